@@ -38,7 +38,7 @@ from gcnbatch.figures import rehearse
 from gcnbatch.machine import cores
 from gcnbatch.ranks.launch import launched
 from gcnbatch.timeline import span
-from gcnbatch.worker import INLINE, Workers
+from gcnbatch.workers.pool import INLINE, Workers
 
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.training.reports")
 PLOTS = ("scipy.special", "matplotlib.backends.backend_agg", "gcnbatch.training.summary", "gcnbatch.uncertainty.plot")

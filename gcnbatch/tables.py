@@ -25,7 +25,7 @@ from gcnbatch import fileio, hdf5
 from gcnbatch.errors import MachineError
 from gcnbatch.machine import cores
 from gcnbatch.text import csv_cell
-from gcnbatch.worker import WorkerDied, Workers, ahead
+from gcnbatch.workers.pool import WorkerDied, Workers, ahead
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

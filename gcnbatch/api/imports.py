@@ -12,7 +12,7 @@ from gcnbatch.options.imports import ColumnOptions, ImportSmilesOptions, Molecul
 if TYPE_CHECKING:
     from gcnbatch.data.featurizer_options import FeaturizerOptions
     from gcnbatch.data.importers.common import ImportSummary
-    from gcnbatch.worker import Workers
+    from gcnbatch.workers.pool import Workers
 
 
 @arguments(ImportSmilesOptions)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gcnbatch.explanation.command import ExplanationSummary
     from gcnbatch.inference.ensemble import InferenceSummary
     from gcnbatch.inference.inputs import Data, Given
-    from gcnbatch.worker import Workers
+    from gcnbatch.workers.pool import Workers
 
 
 @arguments(InferOptions)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.options.sources import ConfigLike, DataLike
     from gcnbatch.options.training import TrainOptions
-    from gcnbatch.worker import Workers
+    from gcnbatch.workers.pool import Workers
 
 RECIPE = "best"  # of molecules for which no configuration is named
 

@@ -25,7 +25,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
 from gcnbatch.text import counted, quoted
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 Names = dict[str, tuple[str, str]]  # of SMILES: canonical ones with and without stereochemistry
 _ATOM = re.compile(r"\[\d+|[A-Z*]")

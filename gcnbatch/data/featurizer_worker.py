@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gcnbatch.data import guard
 from gcnbatch.fileio import StrPath
 from gcnbatch.machine import cores
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 if TYPE_CHECKING:
     from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays

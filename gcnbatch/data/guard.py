@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gcnbatch import confined
-from gcnbatch.worker import WorkerDied, Workers, ahead
+from gcnbatch.workers.pool import WorkerDied, Workers, ahead
 
 SECONDS = 10.0  # of processor time for a row; a molecule of 2,000 atoms takes at most 1 s
 MEMORY_BYTES = 1 << 30  # beyond what the process has at its start; a ring of 2,000 atoms takes 250 MB

@@ -24,7 +24,7 @@ from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import TARGET_TYPES, Header
 from gcnbatch.machine import cores
 from gcnbatch.progress import counter
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 CHUNK = 256  # molecules a worker takes at a time
 _CHUNKS, _LEAST_CHUNK = 32, 64  # of a table of thousands, so that every core has a share; and molecules of a chunk

@@ -35,7 +35,7 @@ from gcnbatch.runners.choice import FEW, BackendChoice, backend_for_few
 from gcnbatch.text import counted, listed, some_of
 from gcnbatch.timeline import span
 from gcnbatch.training.reports import evaluate
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 Say = Callable[[str], object]
 

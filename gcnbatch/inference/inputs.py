@@ -45,7 +45,7 @@ from gcnbatch.mixture import Members
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
 from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
-from gcnbatch.worker import Workers, ahead
+from gcnbatch.workers.pool import Workers, ahead
 
 PART_ROWS = 4096  # rows whose table is made at once, and molecules of a part, unless a batch is larger
 WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts

@@ -24,7 +24,8 @@ from gcnbatch.inference.trust import Level
 from gcnbatch.machine import cores
 from gcnbatch.predictions import Predictions, as_it_is
 from gcnbatch.runners.choice import KeptRunners
-from gcnbatch.worker import Shared, WorkerDied, Workers
+from gcnbatch.workers.pool import WorkerDied, Workers
+from gcnbatch.workers.shared import Shared
 
 Say = Callable[[str], object]
 

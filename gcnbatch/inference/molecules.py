@@ -38,7 +38,8 @@ from gcnbatch.mixture import Members
 from gcnbatch.text import quoted
 from gcnbatch.timeline import span
 from gcnbatch.training import mixed
-from gcnbatch.worker import Shared, Workers
+from gcnbatch.workers.pool import Workers
+from gcnbatch.workers.shared import Shared
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.inference.columns import Remarks, joined_remarks
 from gcnbatch.text import QUOTED, printable
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 OfMembers = Mapping[str, NDArray[np.float64]]  # outputs (M, K) by the name of the member
 

@@ -29,7 +29,7 @@ from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.timeline import span
-from gcnbatch.worker import Workers, ahead
+from gcnbatch.workers.pool import Workers, ahead
 
 
 @dataclass(frozen=True)

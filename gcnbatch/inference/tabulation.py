@@ -20,7 +20,8 @@ from gcnbatch.inference.models import mean_and_deviation
 from gcnbatch.inference.parts import RowBlock
 from gcnbatch.inference.trust import Trust
 from gcnbatch.predictions import Predictions, output_names
-from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
+from gcnbatch.workers.pool import WorkerDied, Workers, ahead
+from gcnbatch.workers.shared import Shared
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Calls on all ranks at once: `RankWorkers`, a `concurrent.futures.Executor` like `gcnbatch.worker.Workers`."""
+"""Calls on all ranks at once: `RankWorkers`, a `concurrent.futures.Executor` like `gcnbatch.workers.pool.Workers`."""
 
 from __future__ import annotations
 

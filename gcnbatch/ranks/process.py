@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 
 class LeaderProcess(Workers):

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from gcnbatch import __version__, environment, worker
+from gcnbatch import __version__, environment
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import LaunchedProcess
@@ -30,6 +30,7 @@ from gcnbatch.ranks.watch import LINES, WITNESS, Listener, Watch, connect, notic
 from gcnbatch.ranks.witness import Witness, has_reported_leader
 from gcnbatch.text import counted, printable
 from gcnbatch.timeline import spanned
+from gcnbatch.workers.process import answer
 
 MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
 LIBRARY = "Install an MPI library, such as your system's openmpi or mpich package, or: pip install mpich"
@@ -208,7 +209,7 @@ class World:
             if together:
                 self._run_with_all(function, args, kwargs)
             else:
-                self._comm.send(worker.answer(function, args, kwargs), 0, _ANSWER)
+                self._comm.send(answer(function, args, kwargs), 0, _ANSWER)
         self._watch.send("bye")
 
     def send(self, item: Any) -> None:

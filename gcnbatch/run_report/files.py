@@ -28,7 +28,7 @@ from gcnbatch.training.reports import METRICS, UNCERTAINTY
 from gcnbatch.training.summary import draw_curves
 from gcnbatch.uncertainty import plot as uncertainty_plot
 from gcnbatch.uncertainty.model import Uncertainty
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 
 def draw_all(record: Record) -> None:

@@ -24,7 +24,7 @@ from gcnbatch.run_report.tested import Examined, examine_file
 from gcnbatch.startup import Pools
 from gcnbatch.training.reports import OpenWriter, Report, ReportWriter
 from gcnbatch.training.summary import pooled
-from gcnbatch.worker import INLINE
+from gcnbatch.workers.pool import INLINE
 
 THREADS = 64  # that wait for worker processes
 Result = TypeVar("Result")

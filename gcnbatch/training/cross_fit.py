@@ -45,7 +45,7 @@ from gcnbatch.training.plan import Planned, blocks, different_splits
 from gcnbatch.training.reports import METRICS, ReportWriter
 from gcnbatch.training.summary import average, draw_curves, pooled_part
 from gcnbatch.training.targets import Scaling
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.workers.pool import WorkerDied, Workers
 
 OUT_OF_FOLD = "out_of_fold.csv"
 Others = Callable[[], Fitted]  # fits the members beside the networks

@@ -34,7 +34,7 @@ from gcnbatch.training.fits import FitResult, Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
 from gcnbatch.training.reports import OpenWriter, ReportWriter
 from gcnbatch.training.stop import Interrupted, StopRequest
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.workers.pool import WorkerDied, Workers
 
 _POLL_SECONDS = 0.1
 _WORTH_STEPS = 4000  # of 1 ms or more: they take twice as long as the start of two processes

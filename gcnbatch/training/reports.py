@@ -22,7 +22,7 @@ from gcnbatch.training.checkpoint import Checkpoint
 from gcnbatch.uncertainty import figures as uncertainty_figures
 from gcnbatch.uncertainty import plot as uncertainty_plot
 from gcnbatch.uncertainty.model import LEVEL, Uncertainty
-from gcnbatch.worker import INLINE
+from gcnbatch.workers.pool import INLINE
 
 METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
 VALIDATION = "validation.csv"

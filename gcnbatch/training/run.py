@@ -53,7 +53,7 @@ from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 CHANGED = "changed since the run began"
 # Writes a data set, and returns the configuration with what the data decide.

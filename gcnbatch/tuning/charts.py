@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, png, ticker
 from gcnbatch.tuning.record import value_of
-from gcnbatch.worker import INLINE, WorkerDied
+from gcnbatch.workers.pool import INLINE, WorkerDied
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,7 +23,7 @@ from gcnbatch.tuning import charts
 from gcnbatch.tuning.record import value_of
 from gcnbatch.tuning.space import Space
 from gcnbatch.tuning.study import Study
-from gcnbatch.worker import INLINE
+from gcnbatch.workers.pool import INLINE
 
 SPACE, BEST = "space.toml", "best.toml"
 _LISTED = 10  # trials in the table

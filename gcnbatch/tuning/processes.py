@@ -16,7 +16,7 @@ from gcnbatch.timeline import span
 from gcnbatch.training.processes import Calls, open_again
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.trials import FAILED, Outcome, TrialRequest, Trials
-from gcnbatch.worker import WorkerDied
+from gcnbatch.workers.pool import WorkerDied
 
 _ENDED = "its process ended, perhaps for lack of memory"
 

@@ -27,7 +27,7 @@ from gcnbatch.tuning.record import JOURNAL, value_of
 from gcnbatch.tuning.space import configured
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Study
-from gcnbatch.worker import INLINE
+from gcnbatch.workers.pool import INLINE
 
 TABLE = "trials.csv"
 

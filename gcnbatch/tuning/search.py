@@ -52,7 +52,7 @@ from gcnbatch.tuning.space import DEFAULT, read_space
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Rounds, Runs, Study
 from gcnbatch.tuning.trials import Trials, direction
-from gcnbatch.worker import INLINE
+from gcnbatch.workers.pool import INLINE
 
 MOST_TRIALS = 1_000_000
 TRIALS = 50  # of a study without a number of trials or minutes

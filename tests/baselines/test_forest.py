@@ -15,7 +15,7 @@ from gcnbatch.baselines.molecule_features import BITS, molecule_features
 from gcnbatch.data import featurizer_worker, molecule_graphs
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 from tests.builders import build_graphset
 
 TRAIN = np.arange(30)

@@ -24,8 +24,9 @@ from typing import Any
 
 import pytest
 
-from gcnbatch import fileio, progress, worker
+from gcnbatch import fileio, progress
 from gcnbatch.tuning import page
+from gcnbatch.workers import pool
 from tests.training.runs import environment, lighten
 
 _SECONDS = 300  # a case takes less than 5 s of processor time; one that hangs is ended by SIGALRM
@@ -204,7 +205,7 @@ def _call(case: Case) -> int:
     if case.signal:
         _before(fileio, "_publish", case.file, lambda *_: signal.raise_signal(signal.Signals[case.signal]))
     if case.killed_call >= 0:
-        _before(worker._Worker, "call", case.killed_call, lambda process, *_: process.process.kill())
+        _before(pool._Worker, "call", case.killed_call, lambda process, *_: process.process.kill())
     if case.clock:
         read, readings = time.time, count()
         time.time = lambda: read() - case.clock * next(readings)

@@ -18,7 +18,7 @@ import gcnbatch
 from gcnbatch import progress
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 from tests.builders import small_molecules
 
 pytest.importorskip("rdkit")

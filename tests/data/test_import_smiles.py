@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import gcnbatch
-from gcnbatch import worker
 from gcnbatch.data import featurizer, guard
 from gcnbatch.data import molecule_graphs as molecules
 from gcnbatch.data.atom_features import FEATURE_NAMES, SYMBOLS
@@ -23,6 +22,7 @@ from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
+from gcnbatch.workers import pool
 from tests.builders import build_graphset
 
 PLAIN = FeaturizerOptions()
@@ -394,7 +394,7 @@ def test_without_rdkit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_rows_of_dead_workers_are_read_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "CHUNK", 2)
-    monkeypatch.setattr(worker, "_START", "import sys; sys.exit(3)")
+    monkeypatch.setattr(pool, "_START", "import sys; sys.exit(3)")
     parts = list(molecules.featurize(["C", "CC", "x", "N", "O", "CO"], PLAIN, processes=2))
     assert [row for part in parts for row in part.rows] == [0, 1, 3, 4, 5]
 

@@ -18,7 +18,7 @@ from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import RowBlock
 from gcnbatch.inference.tabulation import Selection
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 from tests.inference.runs import train_on
 
 KEEP = ("mol_id", "structure")

@@ -15,7 +15,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.run_report import files
 from gcnbatch.training import run
 from gcnbatch.training.run_files import STUDY
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 from tests.builders import build_graphset
 from tests.cli.conftest import call
 from tests.run_report.runs import with_data

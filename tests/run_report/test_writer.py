@@ -30,7 +30,7 @@ from gcnbatch.training import finished, plots, run
 from gcnbatch.training.finished import read_fits
 from gcnbatch.training.reports import Report
 from gcnbatch.training.summary import draw_curves
-from gcnbatch.worker import INLINE, Workers
+from gcnbatch.workers.pool import INLINE, Workers
 from tests.run_report.runs import with_data
 from tests.test_worker import is_alive
 from tests.training.runs import environment

@@ -26,7 +26,7 @@ from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 from tests.builders import small_molecules
 from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at

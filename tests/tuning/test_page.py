@@ -15,7 +15,7 @@ from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.tuning import search as searches
 from gcnbatch.tuning.search import Limits
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 from tests.training.runs import write_set
 from tests.tuning.studies import base, search, table
 

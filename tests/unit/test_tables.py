@@ -13,7 +13,7 @@ import pytest
 
 from gcnbatch import tables
 from gcnbatch.errors import MachineError
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.workers.pool import WorkerDied, Workers
 from tests.parquet import assert_same_table
 
 COLUMNS: dict[str, object] = {

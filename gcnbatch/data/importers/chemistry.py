@@ -16,7 +16,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.normal_form import STEREO
 from gcnbatch.text import counted, listed
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 _NAMED = 5  # features that a note names
 _ISOTOPE = re.compile(r"\[\d")

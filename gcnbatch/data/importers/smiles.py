@@ -35,7 +35,7 @@ from gcnbatch.fileio import Output, StrPath, sha256
 from gcnbatch.options.imports import ColumnOptions
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.text import counted, printable, quoted, some_of
-from gcnbatch.worker import Workers
+from gcnbatch.workers.pool import Workers
 
 _SHOWN_BAD_ROWS = 5
 _SKIPPED_COLUMNS = ("row", "id", "smiles", "reason")

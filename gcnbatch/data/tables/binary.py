@@ -25,7 +25,7 @@ from gcnbatch.data.tables.table import Block, Column, Fields, Table, checked_nam
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.machine import blame
 from gcnbatch.text import QUOTED, counted, printable, quoted
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.workers.pool import WorkerDied, Workers
 
 _FREE_CELLS = 1 << 22
 _EXCEL_SECONDS, _EXCEL_BYTES = 60, 1 << 31

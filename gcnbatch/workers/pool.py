@@ -1,56 +1,37 @@
-"""Worker processes that call functions: `Workers`, a `concurrent.futures.Executor`.
-
-`concurrent.futures.ProcessPoolExecutor` is unsuitable: its processes outlive a caller that is killed, and they import
-the caller's main script, which fails unless the script guards its work with ``if __name__ == "__main__"``.
-
-A worker is a new Python process (no fork of threads or of a GPU context) with the caller's `sys.path`. It receives
-pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes. A pipe that only
-the caller holds open tells a worker at work that the caller has died; it then ends at once.
-
-Of a pool with an initializer, only the first worker starts Python. When it has called the initializer, and before it
-has threads, it forks the others, so that modules are imported once and lie in memory once.
-
-This module imports little, so that workers start early.
-"""
+"""A pool of worker processes: `Workers`; see `gcnbatch.workers`."""
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import gc
-import mmap
 import os
 import pickle
-import resource
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
-from itertools import chain, count
+from itertools import chain
 from queue import LifoQueue
 from typing import IO, Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
 
-from gcnbatch import timeline
+from gcnbatch.workers.shared import CallPickler, Memory
 
 Begun = TypeVar("Begun")
 _START = (
     "import gc, sys; alive, memory, forks, new, *sys.path[:] = sys.argv[1:]; gc.set_threshold(int(new)); "
-    "from gcnbatch.worker import serve; serve(int(alive), int(memory), forks)"
+    "from gcnbatch.workers.process import serve; serve(int(alive), int(memory), forks)"
 )
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Of glibc: RDKit makes and frees hundreds of small objects for a molecule, which a cache of 7 of each size cannot keep
 _MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=127"}
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
-_LARGE, _ALIGNED = 1 << 16, 64  # bytes of an array that processes share, and of a cache line
 _CAN_FORK = hasattr(os, "pidfd_open")  # on Linux: a process that another one forked can be ended and waited for
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
@@ -69,174 +50,6 @@ INLINE = _InlineExecutor()
 
 class WorkerDied(Exception):
     """The worker process ended without returning a result."""
-
-
-class Shared:
-    """An argument of many calls, which is sent once to each process.
-
-    A process keeps it to its end. Its large arrays lie in the pool's memory and are read-only in a process. The value's
-    attributes that are in the result of a call come back as what they are here, not as copies.
-
-    Parameters
-    ----------
-    value : object
-    """
-
-    def __init__(self, value: Any) -> None:
-        self._value, self.key = value, next(_keys)
-        _shared[self.key] = self
-
-    def load(self) -> Any:
-        """Return the value; callers must not change it."""
-        return self._value
-
-
-_keys = count()
-_shared: WeakValueDictionary[int, Shared] = WeakValueDictionary()  # here, those made here; in a worker, all received
-_received: dict[int, tuple[Shared, str]] = {}  # attributes of values, by their addresses, with their names; in a worker
-
-
-class _Pickled(NamedTuple):
-    """A shared value for a process that has not received it.
-
-    Parameters
-    ----------
-    value : bytes
-        Without its large arrays.
-    first, size : int
-        Where these lie in the pool's memory, in bytes.
-    places : list of (int, int)
-        Where each begins and ends, counted from `first`.
-    """
-
-    value: bytes
-    first: int = 0
-    size: int = 0
-    places: Sequence[tuple[int, int]] = ()
-
-    def load(self, memory: int) -> Any:
-        """Return the value, its large arrays read-only."""
-        buffers: list[memoryview] = []
-        if self.size:
-            _allow(self.size)
-            whole = memoryview(mmap.mmap(memory, self.size, access=mmap.ACCESS_READ, offset=self.first))
-            buffers = [whole[start:end] for start, end in self.places]
-        return pickle.loads(self.value, buffers=buffers)
-
-
-def _allow(size: int) -> None:
-    """Raise the limit on the address space of this process, so that memory of the pool does not count."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        more = soft + size
-        resource.setrlimit(resource.RLIMIT_AS, (more if hard == resource.RLIM_INFINITY else min(more, hard), hard))
-
-
-class _Memory:
-    """A file in memory that all processes of a pool can map. Where there are none, values are sent to each process.
-
-    Attributes
-    ----------
-    number : int
-        File descriptor, or -1.
-    """
-
-    def __init__(self) -> None:
-        self.number, self._end, self._lock = -1, 0, threading.Lock()
-        self._known: dict[int, _Pickled] = {}
-        with suppress(AttributeError, OSError):  # Linux has such files, but a sandbox may refuse them
-            self.number = os.memfd_create("gcnbatch")
-
-    def pickled(self, shared: Shared) -> _Pickled:
-        """Return the value; its large arrays are written at the first call."""
-        with self._lock:
-            if shared.key not in self._known:
-                self._known[shared.key] = self._written(shared.load())
-            return self._known[shared.key]
-
-    def _written(self, value: Any) -> _Pickled:
-        large: list[memoryview] = []
-
-        def is_small(buffer: pickle.PickleBuffer) -> bool:
-            if (raw := buffer.raw()).nbytes >= _LARGE:
-                large.append(raw)
-                return False
-            return True
-
-        if self.number >= 0:
-            pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
-            with suppress(OSError):  # no memory is left
-                return _Pickled(pickled, *self._append(large))
-        return _Pickled(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-
-    def _append(self, arrays: Sequence[memoryview]) -> tuple[int, int, list[tuple[int, int]]]:
-        """Write arrays; return where they lie, as `_Pickled` says."""
-        first, places = self._end, []
-        with open(self.number, "wb", closefd=False) as file:
-            file.seek(first)
-            for array in arrays:
-                start = file.tell() - first
-                places.append((start, start + array.nbytes))
-                file.write(array)
-                file.write(bytes(-array.nbytes % _ALIGNED))
-            size = file.tell() - first
-            file.write(bytes(-size % mmap.ALLOCATIONGRANULARITY))
-            self._end = file.tell()
-        return first, size, places
-
-    def close(self) -> None:
-        """Free what no process maps; it may be called again."""
-        if self.number >= 0:
-            os.close(self.number)
-        self.number = -1
-
-
-_memory = -1  # in a worker, that of its pool
-
-
-def _receive(key: int, pickled: _Pickled) -> Shared:
-    """Keep a value that arrives in a worker."""
-    value = pickled.load(_memory)
-    shared = _shared[key] = Shared.__new__(Shared)
-    shared._value, shared.key = value, key
-    _received.update({id(part): (shared, name) for name, part in {"": value, **getattr(value, "__dict__", {})}.items()})
-    return shared
-
-
-def _known(key: int) -> Shared:
-    return _shared[key]
-
-
-def _part(key: int, name: str) -> Any:
-    value = _shared[key].load()
-    return getattr(value, name) if name else value
-
-
-class _Call(pickle.Pickler):
-    """Pickler of a call to a process that has received some values already."""
-
-    def __init__(self, file: IO[bytes], received: Container[int], memory: _Memory) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._received, self._memory = received, memory
-        self.sent: set[int] = set()
-
-    def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, Shared):
-            return NotImplemented
-        if value.key in self._received:
-            return _known, (value.key,)
-        self.sent.add(value.key)
-        return _receive, (value.key, self._memory.pickled(value))
-
-
-class _Answer(pickle.Pickler):
-    """Pickler of an answer."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if (found := _received.get(id(value))) is None:
-            return NotImplemented
-        shared, name = found
-        return _part, (shared.key, name)
 
 
 def ahead(begun: Iterable[Begun], most: int, size: Callable[[Begun], int] = lambda item: 1) -> Iterator[Begun]:
@@ -306,7 +119,7 @@ class Workers(Executor):
     ) -> None:
         self.count = count
         self._pipe = list(os.pipe())  # the second end is open as long as this process lives
-        self._memory = _Memory()
+        self._memory = Memory()
         self._made = _Settings(self._pipe[0], self._memory, quiet, one_blas_thread, tuple(keep_open))
         self._initialize: Any = (initializer, initargs, {}) if initializer else None
         self._ending, self._ended = threading.Lock(), False
@@ -415,7 +228,7 @@ class _Settings(NamedTuple):
     """How processes of a pool start; `alive` is the end of a pipe that closes when their caller dies."""
 
     alive: int
-    memory: _Memory
+    memory: Memory
     quiet: bool
     one_blas_thread: bool
     keep_open: tuple[int, ...]
@@ -497,7 +310,7 @@ class _Worker:
     """A process that runs `serve`, with its pipes."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes] | _Fork, memory: _Memory, calls: IO[bytes], answers: IO[bytes]
+        self, process: subprocess.Popen[bytes] | _Fork, memory: Memory, calls: IO[bytes], answers: IO[bytes]
     ) -> None:
         self.process, self._memory = process, memory
         self._calls, self._answers = calls, answers
@@ -511,7 +324,7 @@ class _Worker:
         if self.first is not None:
             first, self.first = self.first, None
             self.call(first)
-        message = _Call(buffer := BytesIO(), self._received, self._memory)
+        message = CallPickler(buffer := BytesIO(), self._received, self._memory)
         message.dump(call)
         self._received |= message.sent
         try:
@@ -536,112 +349,3 @@ class _Worker:
                 pipe.close()
         if isinstance(self.process, _Fork):
             self.process.close()
-
-
-def serve(alive: int, memory: int, forks: str) -> None:
-    """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes.
-
-    `memory` is that of the pool. With `forks`, the two file descriptors of each, processes are forked when the first
-    call is done. Each sends its number and then serves, too.
-    """
-    global _memory
-    _memory, folder = memory, os.environ.get(timeline.FOLDER)
-    timeline.start("worker")
-    signal.signal(signal.SIGTERM, _exit)
-    answers, calls, answer = _stdout(), _calls(), b""
-    ends = [tuple(map(int, pair.split(","))) for pair in forks.split()]
-    if ends:
-        answer = pickled_answer(*next(calls, (int, (), {})))
-        gc.freeze()  # a collection would write to all objects, which are then copied
-    while ends:
-        own = ends.pop()
-        if _fork():
-            for end, place in zip(own, (0, 1), strict=True):
-                os.dup2(end, place)
-            answers.close()
-            atexit._clear()  # what the first process cleans up is its own
-            answers, calls, answer = _stdout(), _calls(), pickle.dumps(os.getpid())
-            os.setpgid(0, 0)
-            timeline.start("worker", folder)
-            own, ends = (*own, *chain.from_iterable(ends)), []
-        for end in own:
-            os.close(end)
-    threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
-    atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
-    with suppress(BrokenPipeError):
-        while True:
-            answers.write(answer)
-            answers.flush()
-            if (call := next(calls, None)) is None:
-                return
-            answer = pickled_answer(*call)
-
-
-def _fork() -> bool:
-    """Return whether this is the forked process. If none can be forked, the caller finds its pipes closed."""
-    with warnings.catch_warnings(), suppress(OSError):
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of a BLAS know forks
-        return os.fork() == 0
-    return False
-
-
-def _stdout() -> IO[bytes]:
-    """Return what writes answers; prints of a function go to stderr, not between the answers."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
-
-
-def _calls() -> Iterator[Any]:
-    """Yield what arrives through stdin, until it closes."""
-    arrived, arriving = os.pipe()  # readable once a signal has arrived: a read that begins just then would miss it
-    os.set_blocking(arriving, False)
-    signal.set_wakeup_fd(arriving)
-    with suppress(EOFError):
-        while True:
-            select.select([0, arrived], [], [])
-            yield pickle.load(sys.stdin.buffer)
-
-
-def _exit(*_: object) -> None:
-    """Exit as usual, which removes temporary files; another SIGTERM must not interrupt that.
-
-    Python ignores the exception in some places, such as callbacks during an import. Then the process ends after its
-    call, because stdin has no more calls.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.exit()
-
-
-def _end_with_caller(alive: int) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they interrupt the thread that works
-    os.read(alive, 1)  # nothing is ever written: it returns when the caller has died
-    os._exit(1)
-
-
-def pickled_answer(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
-    """Return the pickled `answer` of a call."""
-    found = answer(function, args, kwargs)
-    try:
-        _Answer(buffer := BytesIO(), pickle.HIGHEST_PROTOCOL).dump(found)
-        return buffer.getvalue()
-    except Exception as error:
-        return pickle.dumps((None, _picklable(error)))
-
-
-def answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
-    """Return the pair (result, None) or (None, error); the error can be pickled."""
-    try:
-        with timeline.span(function.__name__):
-            return function(*args, **kwargs), None
-    except Exception as error:
-        return None, _picklable(error)
-
-
-def _picklable(error: Exception) -> Exception:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(repr(error))
-    return error

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch import confined, worker
+from gcnbatch import confined
 from gcnbatch.errors import InputError
-from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
+from gcnbatch.workers import pool
+from gcnbatch.workers.pool import WorkerDied, Workers, ahead
+from gcnbatch.workers.shared import Shared
 
 STUBBORN = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
 
@@ -232,7 +234,7 @@ def is_alive(number: int) -> bool:
     ("initializer", "changed", "calls"),
     [
         (mark, {}, 1),
-        (mark, {(worker, "_CAN_FORK"): False}, 3),  # not Linux
+        (mark, {(pool, "_CAN_FORK"): False}, 3),  # not Linux
         (mark, {(os, "pidfd_open"): raise_os_error}, 3),
         (refuse_to_fork, {}, 3),
     ],
@@ -282,7 +284,7 @@ def test_forked_processes_leave_what_the_first_one_cleans_up(tmp_path: Path) -> 
 
 
 def test_a_forked_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "_EXIT_SECONDS", 0.1)
     with Workers(3, signal.signal, (signal.SIGTERM, signal.SIG_IGN)) as workers:
         met = {call.result() for call in [workers.submit(meet, tmp_path, 3) for _ in range(3)]}
     assert not any(map(is_alive, met))
@@ -372,8 +374,8 @@ def test_idle_and_busy_workers_end_soon() -> None:
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Workers:
     """Return a pool whose worker neither reads nor reacts to SIGTERM."""
-    monkeypatch.setattr(worker, "_START", STUBBORN)
-    monkeypatch.setattr(worker, "_EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "_START", STUBBORN)
+    monkeypatch.setattr(pool, "_EXIT_SECONDS", 0.1)
     workers = Workers(1)
     (process,) = started(workers)
     assert process.stdout is not None
@@ -391,7 +393,7 @@ def test_a_worker_that_ignores_sigterm_is_killed(stubborn: Workers) -> None:
 
 
 def test_an_interrupt_during_shutdown_kills_the_workers(stubborn: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_EXIT_SECONDS", 600)
+    monkeypatch.setattr(pool, "_EXIT_SECONDS", 600)
     (process,) = started(stubborn)
     leave, waits = process.wait, iter([KeyboardInterrupt])
 
