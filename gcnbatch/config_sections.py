@@ -355,7 +355,7 @@ class CudaConfig(Section):
     """Options of the CUDA backends; `cpu` ignores them."""
 
     precision: Literal["fp32", "tf32"] = Field(
-        default="fp32", description="of matrix products; tf32: tensor cores, inputs rounded to 11 bits"
+        default="fp32", description="of matrix products; tf32: inputs rounded to 11 bits"
     )
     spmm: Literal["auto", "csr", "naive", "swa_csr", "swa_coo", "tf"] = Field(
         default="auto",

@@ -93,7 +93,7 @@ def deeper(value: Any, levels: int) -> bool:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     if inside is None:
         return False
-    if levels and {list, dict}.isdisjoint(map(type, inside)):  # as of many numbers
+    if levels and not any(issubclass(kind, (dict, list)) for kind in set(map(type, inside))):  # as of many numbers
         return False
     return levels == 0 or any(deeper(one, levels - 1) for one in inside if isinstance(one, (dict, list)))
 

@@ -118,7 +118,7 @@ def _address_space(more: int) -> tuple[int, bool]:
 def limit_memory(more: int) -> None:
     """Limit the address space of this process to `more` bytes beyond what it has now, or to the user's lower limit.
 
-    The process may raise the limit again.
+    The process may raise the limit again, for memory of its pool that it maps (`gcnbatch.workers.shared`).
     """
     resource.setrlimit(resource.RLIMIT_AS, (_address_space(more)[0], resource.getrlimit(resource.RLIMIT_AS)[1]))
 

@@ -149,17 +149,23 @@ def refuse_stdout(path: Path, name: str, expected: str, what: str = "output") ->
 def check_beside(path: Path, kind: Kind) -> None:
     """Refuse as `check` a file under a name that a command needs beside an output; a link is not followed.
 
-    No command gives such a file a second name, so one that has two is somebody else's.
+    No command gives such a file a second name, so one that has two is somebody else's. One that another process removes
+    meanwhile is in nobody's way.
 
     Raises
     ------
     InputError
     """
-    if path.is_file() and not path.is_symlink():
+    if not path.is_file() or path.is_symlink():
+        return
+    try:
         found = path.stat()
         if found.st_nlink > 1:
             raise InputError(f"output {path}", "a file that has another name, too", "a free name", "Remove it.")
         _check_replaceable(path, found, kind, (), "output")
+    except (FileNotFoundError, InputError) as error:
+        if not isinstance(error.__cause__ or error, FileNotFoundError):
+            raise
 
 
 def _check_replaceable(out: Path, found: os.stat_result, kind: Kind, reads: Iterable[StrPath], what: str) -> None:

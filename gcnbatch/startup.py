@@ -45,7 +45,7 @@ PLOTS = ("scipy.special", "matplotlib.backends.backend_agg", "gcnbatch.training.
 PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
 MIXTURE = ("gcnbatch.training.cross_fit", "sklearn.ensemble")
 CHARTS = ("gcnbatch.tuning.charts", "optuna.importance", "matplotlib.backends.backend_agg")
-FIT_WORKERS = 16  # a report takes 0.1 s, and a cohort has up to 64 networks
+FIT_WORKERS = 16  # at most: a report takes 0.1 s, and a cohort has up to 64 networks
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 RANKED = {  # commands that use ranks, and what the other ranks import while rank 0 checks its input
     "train": "gcnbatch.training.processes",
@@ -114,6 +114,7 @@ def _on_ranks(device: int | None, command: str, stack: ExitStack) -> None:
         with suppress(OSError, RuntimeError):
             own = None if device is None else ranks.device(device)
             ranks.own_process = stack.enter_context(process.LeaderProcess(_prepare_rank, command, own))
+            stack.callback(setattr, ranks, "own_process", None)  # before it ends
 
 
 def molecule_workers(data: Any, processes: int = 0, *modules: str) -> AbstractContextManager[Workers | None]:

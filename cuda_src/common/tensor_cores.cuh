@@ -5,6 +5,7 @@
 
 #include "common/common.cuh"
 
+// x rounded to 11 significant bits, ties away from zero: what sm_80 has. The products of dense/matmul.cu keep it.
 __device__ inline unsigned round_to_tf32(float value) {
   unsigned bits = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -23,7 +24,7 @@ __device__ inline void multiply_fragments(float* c, const unsigned* a, const uns
 #endif
 }
 
-// x rounded to 11 significant bits; NaN and infinities stay.
+// x rounded to 11 significant bits, from sm_90 on ties to even; NaN and infinities stay.
 __device__ __forceinline__ unsigned to_tf32(float value) {
   unsigned bits = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -68,7 +69,7 @@ __device__ __forceinline__ void wgmma_wait() {
 using Accumulators = float[32];  // of 64 x 64 values, in a thread
 
 // wgmma descriptor of rows of 128 bytes in shared memory: 1024 bytes from 8 rows to the next 8, 128-byte swizzle.
-__device__ __forceinline__ unsigned long long descriptor(const float* piece) {
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const float* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 

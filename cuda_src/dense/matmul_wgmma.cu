@@ -15,10 +15,12 @@
 //   for the small numbers. forward and dgrad: 256 bytes x columns rounded up to 64 or 128 x panels, 128 KB for 128 x 128;
 //   wgrad: 64 KB for 128 columns, 32 for 64.
 // Launch: 256 threads; forward and dgrad a block for each multiprocessor, wgrad (ceil(F / 128), 1, parts).
-// Bytes: reads X and dY once, dY for wgrad once for each 128 columns of X; writes 4 N P; W once a block, from L2.
+// Bytes: reads X and dY once, dY for wgrad once for each 128 columns of X, and W once a block, from L2; writes Y, dX, or, of
+//   each part, dW.
 // Bank conflicts: none for wgmma and for dY; up to 4-way where W is laid out, once a block.
 // Determinism: repeats to the bit; the sums of a row do not depend on other rows. Partial sums of dW as in dense/matmul.cu.
-// Requires: sm_90a; for other architectures the kernels are empty. W fits in shared memory, with 128 columns a depth of 192.
+// Requires: sm_90a; for other architectures the kernels are empty. W fits in shared memory:
+//   with 128 columns a depth of 1 to 192.
 
 #include "common/tensor_cores.cuh"
 #include "dense/matmul.cuh"
@@ -114,6 +116,8 @@ struct Sums {
 #pragma unroll
     for (int slice = 0; slice < SLICES; ++slice) a.slice[slice].hold();
 #pragma unroll
+    for (int s = 0; s < SUMS; ++s) asm volatile("" : "+f"(part[s])::"memory");  // read after the wait alone
+#pragma unroll
     for (int s = 0; s < SUMS; ++s) sum[s] += part[s];
   }
 };
@@ -164,17 +168,17 @@ struct RowStage {
   }
 };
 
-// Lay out B in panels of `rest` floats, filled up with zeros; behind them what TF32 leaves.
+// Lay out B in panels, `panel_floats` in all, filled up with zeros; as many behind them have what TF32 leaves.
 template <bool DEEP>
-__device__ void lay_out(float* to, int rest, int columns, const float* w, int ldw, int K, int P) {
-  const int deep = rest / columns;
-  for (int i = threadIdx.x; i < rest; i += WGMMA_THREADS) {
+__device__ void lay_out(float* to, int panel_floats, int columns, const float* w, int ldw, int K, int P) {
+  const int deep = panel_floats / columns;
+  for (int i = threadIdx.x; i < panel_floats; i += WGMMA_THREADS) {
     const int k = DEEP ? i % deep : i / columns, p = DEEP ? i / deep : i % columns;
     const float value = k < K && p < P ? w[DEEP ? p * ldw + k : k * ldw + p] : 0.f;
     const unsigned large = to_tf32(value);
     const int at = in_panels(k / WGMMA_DEPTH * WGMMA_DEPTH + slot(k), p, columns);
     to[at] = __uint_as_float(large);
-    to[at + rest] = __uint_as_float(to_tf32(value - __uint_as_float(large)));
+    to[at + panel_floats] = __uint_as_float(to_tf32(value - __uint_as_float(large)));
   }
 }
 
@@ -185,7 +189,7 @@ __device__ __forceinline__ void multiply_rows(const Rows& a, const float* w, int
   constexpr int AHEAD = HALVES == 1 ? 4 : 2, COLUMNS = 64 * HALVES;
   const int tiles = ceil_div(a.rows, GROUP_ROWS), first = blockIdx.x * GROUPS + group(), step = gridDim.x * GROUPS;
   const int vector = vector_of(a.data, a.ld), stages = ceil_div(a.depth, WGMMA_DEPTH);
-  const int rest = stages * WGMMA_DEPTH * COLUMNS;
+  const int panel_floats = stages * WGMMA_DEPTH * COLUMNS;
   RowStage ring[AHEAD];
   Fragments now, next;
   int ahead_tile = first, ahead_stage = 0;
@@ -194,13 +198,13 @@ __device__ __forceinline__ void multiply_rows(const Rows& a, const float* w, int
     if (++ahead_stage == stages) ahead_stage = 0, ahead_tile += step;
   };
   fetch(ring[AHEAD - 1]);
-  lay_out<DEEP>(panels(), rest, COLUMNS, w, ldw, a.depth, P);
+  lay_out<DEEP>(panels(), panel_floats, COLUMNS, w, ldw, a.depth, P);
   publish_to_wgmma();
   __syncthreads();
   ring[AHEAD - 1].split(now);
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) fetch(ring[i]);
-  const unsigned long long large = descriptor(panels()), small = descriptor(panels() + rest);
+  const unsigned long long large = wgmma_descriptor(panels()), small = wgmma_descriptor(panels() + panel_floats);
   constexpr unsigned PANEL_STEP = COLUMNS * WGMMA_DEPTH * sizeof(float) / 16;  // in descriptors
   Sums<HALVES> tile;
   int stage = 0, number = first;
@@ -351,7 +355,7 @@ __device__ __forceinline__ void wgrad(const Wgrad& product) {
     if (n0 >= end) return;
     publish_to_wgmma();
     __syncthreads();  // this stage's dY is in shared memory; the stage before has been read and may be overwritten
-    tile.add_product(these, descriptor(dy_now), descriptor(dy_now + COLUMNS * WGMMA_DEPTH), [&] {
+    tile.add_product(these, wgmma_descriptor(dy_now), wgmma_descriptor(dy_now + COLUMNS * WGMMA_DEPTH), [&] {
       of_x.split(those);
       of_dy.template write<COLUMNS>(dy_next);
       fetch(n0 + 2 * WGMMA_DEPTH);

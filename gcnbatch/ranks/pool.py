@@ -9,6 +9,7 @@ from typing import Any
 
 from gcnbatch.ranks.process import LeaderProcess
 from gcnbatch.ranks.world import World
+from gcnbatch.workers.pool import WorkerDied
 
 
 class RankWorkers(Executor):
@@ -40,6 +41,8 @@ class RankWorkers(Executor):
             if rank == 0:
                 return self._own.submit(function, *args, **kwargs).result()
             return self._world.call(rank, function, *args, **kwargs)
+        except WorkerDied:  # another process has taken its place
+            raise
         except BaseException as error:
             self._failed = self._failed or error
             raise

@@ -52,6 +52,7 @@ class TrialsInProcesses:
                 outcomes = call.result()
             except WorkerDied:
                 outcomes = [Outcome(one.number, FAILED, reason=_ENDED) for one in group]
+            assert len(outcomes) == len(group), "every trial has an outcome"
             for outcome in outcomes:
                 done(outcome)
 

@@ -13,6 +13,8 @@ from itertools import count
 from typing import IO, Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from gcnbatch.machine import free_bytes
+
 _LARGE, _ALIGNED = 1 << 16, 64  # bytes of an array that processes share, and of a cache line
 
 
@@ -110,8 +112,9 @@ class Memory:
 
         if self.number >= 0:
             pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
-            with suppress(OSError):  # no memory is left
-                return Pickled(pickled, *self._append(large))
+            with suppress(OSError):
+                if sum(array.nbytes for array in large) < free_bytes():
+                    return Pickled(pickled, *self._append(large))
         return Pickled(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
     def _append(self, arrays: Sequence[memoryview]) -> tuple[int, int, list[tuple[int, int]]]:

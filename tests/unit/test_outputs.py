@@ -134,3 +134,16 @@ def test_tables_named_like_data_sets_are_not_overwritten(tmp_path: Path) -> None
     edges.write_text("src,dst\na,b\n")
     with pytest.raises(InputError, match="the same file as the input"):
         import_csv(nodes, edges=edges, nodes=nodes, node_targets=["label"])
+
+
+def test_a_file_beside_an_output_may_go_while_it_is_read(tmp_path: Path) -> None:
+    """As the journal of a prediction that another process has just finished."""
+    path = tmp_path / "rows.csv.partial.json"
+
+    def is_one(path: Path) -> bool:
+        path.unlink()
+        return NOTE.is_one(path)
+
+    path.write_text("note", encoding="utf-8")
+    outputs.check_beside(path, Kind("a note", is_one))
+    assert not path.exists()

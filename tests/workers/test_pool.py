@@ -71,7 +71,7 @@ def test_shared_arrays_do_not_count_for_a_limit_on_memory() -> None:
         assert workers.shares_memory
         before = workers.submit(room, Shared(0)).result()
         after = workers.submit(room, Shared(np.zeros(300_000_000, np.uint8))).result()
-    assert after == pytest.approx(before, abs=20_000_000)
+    assert abs(after - before) < 150_000_000  # half of the array; glibc may map 64 MB more for a thread
 
 
 @pytest.mark.parametrize("has_files_in_memory", [True, False])

@@ -4,11 +4,11 @@
 //
 // Source: own. The sums are those of SciPy's product on the host, to the bit: products and sums are rounded one by one,
 // in the order of the entries; row sums are of doubles.
-// Shapes: node_ptr (G+1,), A in CSR with N rows, an index is C node + channel within its graph; x (U, F) in the type of
-// the kernel's name, row_of (N,): the row of each node, null: x (N, F) has one for each; u (N, K); columns (K,): column
-// of U; C F + C: zeros.
+// Shapes: node_ptr (G+1,), A in CSR with N rows, an index is C node + channel within its graph; x (rows, F) in the type of
+// the kernel's name; row_of (N,) the row of x of each node, null: each node has its own; u (N, K); columns (K,): column of
+// U; C F + C: zeros.
 // Launch: 256 threads; blocks stride over graphs, the warps of a block over the graph's nodes, lanes over the columns.
-// Traffic: reads 4 E bytes for each of indices and values, and E F elements of x, mostly from L2; writes 4 N K bytes.
+// Traffic: reads 4 E bytes for each of indices, values and row_of, and E F elements of x, mostly from L2; writes 4 N K bytes.
 // Determinism: one writer per element, fixed order: repeats to the bit.
 #include "common/common.cuh"
 #include "common/stored.cuh"

@@ -197,7 +197,7 @@ __device__ __forceinline__ void multiply_warpgroups(Accumulators& sum, const Ope
   for (int step = 0; step < steps; ++step) {
     wait_barrier(&barriers.full[turn.stage], turn.phase);
     const float* stage = ring() + turn.stage * STAGE;
-    const unsigned long long a = descriptor(stage + group * 64 * PANEL), b = descriptor(stage + A_FLOATS);
+    const unsigned long long a = wgmma_descriptor(stage + group * 64 * PANEL), b = wgmma_descriptor(stage + A_FLOATS);
     wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) wgmma_tf32(sum, a + 2 * slice, b + 2 * slice);
@@ -232,7 +232,8 @@ __device__ __forceinline__ void multiply_warpgroups_3xtf32(Accumulators& sum, co
   };
   const auto multiply = [&](int step, Stage& now, Stage& next) {
     const float* stage = ring() + turn.stage * STAGE;
-    const unsigned long long large = descriptor(stage + A_FLOATS), small = descriptor(stage + A_FLOATS + B_FLOATS);
+    const unsigned long long large = wgmma_descriptor(stage + A_FLOATS),
+                             small = wgmma_descriptor(stage + A_FLOATS + B_FLOATS);
     unsigned long long* empty = &barriers.empty[turn.stage];
     wgmma_fence();
 #pragma unroll
@@ -287,7 +288,7 @@ __device__ __forceinline__ void multiply_warpgroups_transposed(Accumulators& sum
       a[slice][1].split(values[1]);
     }
     const float* b = stage + A_FLOATS + group * 32 * PANEL;
-    const unsigned long long large = descriptor(b), small = descriptor(b + B_FLOATS);
+    const unsigned long long large = wgmma_descriptor(b), small = wgmma_descriptor(b + B_FLOATS);
     wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) {

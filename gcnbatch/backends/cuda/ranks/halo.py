@@ -32,7 +32,7 @@ PUSHED_NODES = 1 << 17
 MEAN_ROW = 16  # entries of a row, on average, from which on products run beside exchanges
 SPLIT_ROW = 64  # entries from which on a row is long
 SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
-DENSE_SHARE = 0.25  # of the free memory that dense rows may take that are exchanged at once
+DENSE_SHARE = 0.2  # of a GPU's memory that dense rows may take, which are exchanged at once
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class MatrixPieces:
         Of own nodes.
     places : int32, (n + m,)
         Those of own nodes in `gcnbatch.backends.cuda.spmm.large.CompressedRows`; an exchange sets those of the halo.
-    most_columns : int
+    columns_at_once : int
         Of dense rows that are exchanged at once.
     """
 
@@ -92,7 +92,7 @@ class MatrixPieces:
     rest: DeviceCsr | None
     column_scale: DeviceArray | None
     places: DeviceArray
-    most_columns: int
+    columns_at_once: int
 
     @property
     def large(self) -> Large:
@@ -257,10 +257,11 @@ class GraphPartBatch:
     def _columns_at_once(self, rows: int) -> int:
         """Return the columns of dense rows that ranks exchange at once; all ranks call, and get the same.
 
-        `rows` are those that this rank sends, and those of the operand.
+        The order of sums depends on it, so it must not depend on the memory that is free now. `rows` are those that
+        this rank sends, and those of the operand.
         """
-        free = int(DENSE_SHARE * self._device.memory().free)
-        fitting = int(self._ranks.all_gather(np.array([free // (4 * max(rows, 1))])).min())
+        bytes_of_rows = int(DENSE_SHARE * self._device.memory().total)
+        fitting = int(self._ranks.all_gather(np.array([bytes_of_rows // (4 * max(rows, 1))])).min())
         return max(fitting // NARROWEST_SLICE, 1) * NARROWEST_SLICE
 
     def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
@@ -341,7 +342,7 @@ def _from_row(cut: Pieces, first: int) -> Pieces:
 
 
 def matrix_pieces(
-    device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None, most_columns: int
+    device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None, columns_at_once: int
 ) -> MatrixPieces:
     """Return a matrix whose first `n_own` columns are those of own nodes as `MatrixPieces` on the device."""
     lengths = np.diff(matrix.indptr)
@@ -359,7 +360,7 @@ def matrix_pieces(
     )
     own_scale = device.upload(scales[1][:n_own]) if scales else None
     places = device.upload(np.arange(n_cols, dtype=np.int32) * (ROW_BYTES // SECTOR))
-    return MatrixPieces(own, halo, None if is_long.all() else rest, own_scale, places, most_columns)
+    return MatrixPieces(own, halo, None if is_long.all() else rest, own_scale, places, columns_at_once)
 
 
 def _part(

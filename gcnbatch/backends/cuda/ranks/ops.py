@@ -127,7 +127,7 @@ class DeviceDistributedOps(GlobalLosses, OpsInChunks):
             self._multiply_pieces(self._start_packed(h, rows, split), out, rows, split, zeros)
             return out
         one_channel = rows.columns_per_node == rows.blocks.rows_per_node == 1
-        for columns in slices_of(h.shape[1], split.most_columns if one_channel else h.shape[1]):
+        for columns in slices_of(h.shape[1], split.columns_at_once if one_channel else h.shape[1]):
             of_out = columns if one_channel else None
             self._multiply_pieces(self._start(h, rows, split, columns), out, rows, split, zeros, of_out)
         return out
