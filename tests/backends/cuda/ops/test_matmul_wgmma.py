@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops import matmul_wgmma as wgmma
 from gcnbatch.backends.cuda.ops.matmul_wgmma import WgmmaDenseOps, compiled_columns, product_launch, wgrad_launch
+from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from tests.backends.cuda.ops.recorder import CHIPS, H200, Recorder, covers, of, quickly
 from tests.ops.adapters import open_adapter
 from tests.ops.parity import Problem, assert_parity
@@ -88,6 +89,16 @@ def test_a_product_and_its_gradients_are_a_launch_each(device: Recorder) -> None
     assert [forward[name] for name in ("ldy", "ldx", "ldw", "N", "F", "P")] == [128, 100, 128, 614_355, 100, 128]
     assert [dgrad[name] for name in ("lddx", "lddy", "ldw", "N", "F", "P")] == [100, 128, 128, 614_355, 100, 128]
     assert [wgrad[name] for name in ("lddw", "ldx", "lddy", "accumulate")] == [128, 100, 128, False]
+
+
+def test_a_gradient_of_a_part_of_the_rows_reads_its_own_bits(device: Recorder) -> None:
+    dx, dy, w = of(device, (100_000, 64), (100_000, 128), (64, 128))
+    bits = device.empty((1_600_005,), np.uint8)
+    kept = Kept(bits, 40, 2.0)
+    WgmmaDenseOps(device).multiply_dgrad(dx, dy, w, (100_000, 64, 128), (64, 128, 128), kept, first=6_400_000)
+    ((entry, _, arguments),) = device.launched
+    assert entry == "matmul_wgmma_64_dgrad"
+    assert arguments["kept"] == {"bits": bits, "first": 6_400_040, "scale": 2.0}
 
 
 @quickly
