@@ -32,8 +32,8 @@ from gcnbatch.training.reports import Report
 from gcnbatch.training.summary import draw_curves
 from gcnbatch.workers.pool import INLINE, Workers
 from tests.run_report.runs import with_data
-from tests.test_worker import is_alive
 from tests.training.runs import environment
+from tests.workers.test_pool import is_alive
 
 
 def report(folder: Path, rows: int = 800, tasks: int = 3) -> Report:
