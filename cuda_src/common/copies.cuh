@@ -1,8 +1,12 @@
-// Asynchronous copies from global to shared memory; below sm_80, loads and stores. No kernels.
+// Asynchronous copies from global to shared memory, below sm_80 loads and stores; prefetches to L2. No kernels.
 
 #pragma once
 
 #include "common/common.cuh"
+
+__device__ __forceinline__ void prefetch_to_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 
 // Copy FLOATS floats to shared memory, asynchronously from sm_80 on. Floats beyond the first `valid` become 0.
 template <int FLOATS>

@@ -68,6 +68,14 @@ __device__ __forceinline__ void wgmma_wait() {
 
 using Accumulators = float[32];  // of 64 x 64 values, in a thread
 
+// Offset of element (i, k) of a matrix of `rows` rows in panels of 32 columns, whose rows have wgmma's 128-byte swizzle. If 4
+// divides k, elements k … k + 3 are adjacent.
+constexpr int PANEL = 32;
+
+__device__ __forceinline__ long long in_panel(int i, int k, int rows) {
+  return (static_cast<long long>(k / PANEL) * rows + i) * PANEL + ((k % PANEL / 4 ^ i % 8) * 4 + k % 4);
+}
+
 // wgmma descriptor of rows of 128 bytes in shared memory: 1024 bytes from 8 rows to the next 8, 128-byte swizzle.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const float* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;

@@ -22,6 +22,7 @@
 // Requires: sm_90a; for other architectures the kernels are empty. W fits in shared memory:
 //   with 128 columns a depth of 1 to 192.
 
+#include "common/copies.cuh"
 #include "common/tensor_cores.cuh"
 #include "dense/matmul.cuh"
 
@@ -48,10 +49,6 @@ __device__ __forceinline__ void publish_to_wgmma() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
-}
-
-__device__ __forceinline__ void prefetch_to_l2(const float* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 // How many floats are aligned at every row: 4, 2 or 1.
@@ -83,10 +80,10 @@ struct Fragments {
   Fragment<3, 4> slice[SLICES];
 };
 
-// Sums of 64 rows and 64 HALVES columns, of four warps.
-template <int HALVES>
+// Sums of 64 rows and COLUMNS columns, of four warps.
+template <int COLUMNS>
 struct Sums {
-  static constexpr int SUMS = 32 * HALVES, VECTOR = 2;
+  static constexpr int SUMS = COLUMNS / 2, VECTOR = 2;
 
   float sum[SUMS] = {};
 
@@ -126,11 +123,6 @@ struct Sums {
 __device__ __forceinline__ int slot(int k) {
   const int of_lane = k % 4;
   return k % WGMMA_DEPTH / 16 * 16 + of_lane / 2 * 8 + k / 4 % 4 + of_lane % 2 * 4;
-}
-
-// Offset of column p at a place of the depth's order in panels of `columns`.
-__device__ __forceinline__ int in_panels(int place, int p, int columns) {
-  return (place / WGMMA_DEPTH * columns + p) * WGMMA_DEPTH + ((place % WGMMA_DEPTH / 4 ^ p % 8) * 4 + place % 4);
 }
 
 // ---- forward and dgrad: C (N, P) = A (N, K) B (K, P); B = W, or Wᵀ where DEEP ----
@@ -176,17 +168,17 @@ __device__ void lay_out(float* to, int panel_floats, int columns, const float* w
     const int k = DEEP ? i % deep : i / columns, p = DEEP ? i / deep : i % columns;
     const float value = k < K && p < P ? w[DEEP ? p * ldw + k : k * ldw + p] : 0.f;
     const unsigned large = to_tf32(value);
-    const int at = in_panels(k / WGMMA_DEPTH * WGMMA_DEPTH + slot(k), p, columns);
+    const int at = static_cast<int>(in_panel(p, k / WGMMA_DEPTH * WGMMA_DEPTH + slot(k), columns));
     to[at] = __uint_as_float(large);
     to[at + panel_floats] = __uint_as_float(to_tf32(value - __uint_as_float(large)));
   }
 }
 
-template <int HALVES, bool DEEP>
+template <int COLUMNS, bool DEEP>
 __device__ __forceinline__ void multiply_rows(const Rows& a, const float* w, int ldw, float* c, int ldc, int P,
                                               const float* bias, const Kept& kept) {
   if constexpr (!HAS_WARPGROUPS) return;
-  constexpr int AHEAD = HALVES == 1 ? 4 : 2, COLUMNS = 64 * HALVES;
+  constexpr int AHEAD = COLUMNS == 64 ? 4 : 2;
   const int tiles = ceil_div(a.rows, GROUP_ROWS), first = blockIdx.x * GROUPS + group(), step = gridDim.x * GROUPS;
   const int vector = vector_of(a.data, a.ld), stages = ceil_div(a.depth, WGMMA_DEPTH);
   const int panel_floats = stages * WGMMA_DEPTH * COLUMNS;
@@ -206,7 +198,7 @@ __device__ __forceinline__ void multiply_rows(const Rows& a, const float* w, int
   for (int i = 0; i < AHEAD; ++i) fetch(ring[i]);
   const unsigned long long large = wgmma_descriptor(panels()), small = wgmma_descriptor(panels() + panel_floats);
   constexpr unsigned PANEL_STEP = COLUMNS * WGMMA_DEPTH * sizeof(float) / 16;  // in descriptors
-  Sums<HALVES> tile;
+  Sums<COLUMNS> tile;
   int stage = 0, number = first;
   const auto multiply = [&](RowStage& ahead, Fragments& these, Fragments& those) {
     if (number >= tiles) return;
@@ -228,16 +220,16 @@ __device__ __forceinline__ void multiply_rows(const Rows& a, const float* w, int
   }
 }
 
-template <int HALVES>
+template <int COLUMNS>
 __device__ __forceinline__ void forward(const Forward& product) {
   const auto& [y, x, w, bias, ldy, ldx, ldw, N, F, P] = product;
-  multiply_rows<HALVES, false>({x, ldx, N, F}, w, ldw, y, ldy, P, bias, {});
+  multiply_rows<COLUMNS, false>({x, ldx, N, F}, w, ldw, y, ldy, P, bias, {});
 }
 
-template <int HALVES>
+template <int COLUMNS>
 __device__ __forceinline__ void dgrad(const Dgrad& product) {
   const auto& [dx, dy, w, kept, lddx, lddy, ldw, N, F, P] = product;
-  multiply_rows<HALVES, true>({dy, lddy, N, P}, w, ldw, dx, lddx, F, nullptr, kept);
+  multiply_rows<COLUMNS, true>({dy, lddy, N, P}, w, ldw, dx, lddx, F, nullptr, kept);
 }
 
 // ---- wgrad: a part of dW (F, P) = Xᵀ dY ----
@@ -310,17 +302,17 @@ struct TransposedStage {
 };
 
 // Sums of 128 rows of dW, of a block; a lane has two neighbouring rows.
-template <int HALVES>
-struct GradientSums : Sums<HALVES> {
+template <int COLUMNS>
+struct GradientSums : Sums<COLUMNS> {
   static constexpr int THREADS = WGMMA_THREADS;
 
   __device__ static int row(int s) { return group() * GROUP_ROWS + warp_of_group() * 16 + 2 * lane_row() + s % 4 / 2; }
 };
 
-template <int HALVES>
+template <int COLUMNS>
 __device__ __forceinline__ void wgrad(const Wgrad& product) {
   if constexpr (!HAS_WARPGROUPS) return;
-  constexpr int COLUMNS = 64 * HALVES, BUFFER = 2 * COLUMNS * WGMMA_DEPTH, PREFETCHED = 6;
+  constexpr int BUFFER = 2 * COLUMNS * WGMMA_DEPTH, PREFETCHED = 6;
   const int N = product.N, F = product.F, ldx = product.ldx, lddy = product.lddy, P = product.P;
   const float *x = product.x, *dy = product.dy;
   const int f0 = blockIdx.x * GRADIENT_ROWS, begin = blockIdx.z * product.rows_per_part;
@@ -350,7 +342,7 @@ __device__ __forceinline__ void wgrad(const Wgrad& product) {
   of_x.split(now);
   of_dy.template write<COLUMNS>(panels());
   fetch(begin + WGMMA_DEPTH);
-  GradientSums<HALVES> tile;
+  GradientSums<COLUMNS> tile;
   const auto multiply = [&](int n0, const float* dy_now, float* dy_next, Fragments& these, Fragments& those) {
     if (n0 >= end) return;
     publish_to_wgmma();
@@ -372,9 +364,9 @@ __device__ __forceinline__ void wgrad(const Wgrad& product) {
 
 }  // namespace
 
-KERNEL(matmul_wgmma_64_forward, Forward, (WGMMA_THREADS, 1), forward<1>);
-KERNEL(matmul_wgmma_128_forward, Forward, (WGMMA_THREADS, 1), forward<2>);
-KERNEL(matmul_wgmma_64_dgrad, Dgrad, (WGMMA_THREADS, 1), dgrad<1>);
-KERNEL(matmul_wgmma_128_dgrad, Dgrad, (WGMMA_THREADS, 1), dgrad<2>);
-KERNEL(matmul_wgmma_64_wgrad, Wgrad, (WGMMA_THREADS, 1), wgrad<1>);
-KERNEL(matmul_wgmma_128_wgrad, Wgrad, (WGMMA_THREADS, 1), wgrad<2>);
+KERNEL(matmul_wgmma_64_forward, Forward, (WGMMA_THREADS, 1), forward<64>);
+KERNEL(matmul_wgmma_128_forward, Forward, (WGMMA_THREADS, 1), forward<128>);
+KERNEL(matmul_wgmma_64_dgrad, Dgrad, (WGMMA_THREADS, 1), dgrad<64>);
+KERNEL(matmul_wgmma_128_dgrad, Dgrad, (WGMMA_THREADS, 1), dgrad<128>);
+KERNEL(matmul_wgmma_64_wgrad, Wgrad, (WGMMA_THREADS, 1), wgrad<64>);
+KERNEL(matmul_wgmma_128_wgrad, Wgrad, (WGMMA_THREADS, 1), wgrad<128>);

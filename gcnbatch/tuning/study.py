@@ -88,7 +88,7 @@ class Study:
     def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: Direction) -> None:
         self.space, self._record, self.rounds, self.base = space, record, rounds, base
         self.direction = direction
-        self._told: list[FrozenTrial] = []  # what samplers know
+        self._results: list[FrozenTrial] = []  # what samplers know
         self._asked: dict[int, FrozenTrial] = {}
 
     @property
@@ -137,14 +137,14 @@ class Study:
         with span("wait for trials"):
             while not all(number in known for number in numbers):
                 runs.wait()
-        self._told += [known[number] for number in numbers]
+        self._results += [known[number] for number in numbers]
 
     def _begin(self, numbers: range, beside: Sequence[int], runs: Runs, shown: Callable[[FrozenTrial], object]) -> None:
         """Begin the trials of a round that are not recorded; the trials `beside` are taken for running ones."""
         known, asked = self._record.trials, self._ask(numbers.start, beside)
         self._asked |= {number: trial for number, (_, trial) in asked.items()}
         missing = [TrialRequest(number, asked[number][0]) for number in numbers if number not in known]
-        complete = [trial for trial in self._told if trial.state.name == "COMPLETE"]
+        complete = [trial for trial in self._results if trial.state.name == "COMPLETE"]
 
         def ended(outcome: Outcome) -> None:
             with span("record a trial"):
@@ -161,7 +161,7 @@ class Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study = optuna.create_study(direction=self.direction, sampler=sampler)
-        study.add_trials([brief(trial) for trial in self._told])
+        study.add_trials([brief(trial) for trial in self._results])
         study.add_trials([running(self._asked.get(number) or self._record.trials[number]) for number in beside])
         asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
         common: dict[str, Any] = {}

@@ -146,16 +146,6 @@ struct Folding {
   __device__ __forceinline__ float shift(int p) const { return beta[p] - running_mean[p] * slope(p); }
 };
 
-// ---- panels ----
-
-// Offset of element (i, k) of a matrix of `rows` rows in panels of 32 columns (fused/wide/gemm.cuh), which wide products
-// read. If 4 divides k, elements k … k + 3 are adjacent.
-constexpr int PANEL = 32;
-
-__device__ __forceinline__ long long in_panel(int i, int k, int rows) {
-  return (static_cast<long long>(k / PANEL) * rows + i) * PANEL + ((k % PANEL / 4 ^ i % 8) * 4 + k % 4);
-}
-
 // The residual that TF32 cuts off x, rounded to TF32.
 __device__ __forceinline__ float rest_of_tf32(float x) {
   return __uint_as_float(to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)));

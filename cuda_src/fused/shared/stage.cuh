@@ -86,8 +86,7 @@ __device__ __forceinline__ void prefetch(const T* source, int count) {
   const char* from = reinterpret_cast<const char*>(source);
   const int bytes = count * static_cast<int>(sizeof(T));
 #pragma unroll 1
-  for (int at = Team::rank() * SECTOR; at < bytes; at += Team::size() * SECTOR)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+  for (int at = Team::rank() * SECTOR; at < bytes; at += Team::size() * SECTOR) prefetch_to_l2(from + at);
 }
 
 // One graph's rows of a CSR matrix in the batch, and their source in the data set.
