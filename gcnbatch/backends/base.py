@@ -268,6 +268,9 @@ class Runner(Protocol):
     def state(self, member: int = 0) -> dict[str, NDArray[np.float32]]:
         """Return a copy of a member's training state by name: parameters, statistics, moments, the loss so far."""
 
+    def weights(self, member: int = 0) -> dict[str, NDArray[np.float32]]:
+        """Return a copy of the part of a member's `state` that predictions need: parameters and running statistics."""
+
     def load_state(self, state: dict[str, NDArray[np.float32]], member: int = 0) -> None:
         """Restore what `state` of a runner returned, on any backend."""
 

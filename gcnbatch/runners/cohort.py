@@ -63,6 +63,10 @@ class JoinedRunner:
         runner, own = self._runner_of(member)
         return runner.state(own)
 
+    def weights(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        runner, own = self._runner_of(member)
+        return runner.weights(own)
+
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         runner, own = self._runner_of(member)
         runner.load_state(state, own)

@@ -92,16 +92,26 @@ class FusedModel:
 
     def state_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         """Return the training state from a host copy of the beginning of the member's region."""
-        found: dict[str, NDArray[Any]] = {
-            name: region[place].view(dtype).reshape(shape).copy()
-            for name, (place, dtype, shape) in self._places.items()
-        }
+        found = {name: self._array(name, region).copy() for name in self._places}
         return found | self.state.counted()
+
+    def weights_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Return views of parameters and running statistics in a host copy of the beginning of the member's region."""
+        return {name: self._array(name, region) for name in self.state.parameters}
+
+    def _array(self, name: str, region: NDArray[np.uint8]) -> NDArray[Any]:
+        place, dtype, shape = self._places[name]
+        return region[place].view(dtype).reshape(shape)
 
     @property
     def state_bytes(self) -> int:
         """Bytes from the beginning of the region to the end of the training state."""
         return int(self.state.totals.ptr - self.state.flat.ptr) + self.state.totals.nbytes
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes from the beginning of the region to the end of parameters and running statistics."""
+        return max(self._places[name][0].stop for name in self.state.parameters)
 
 
 class FusedGraphsRunner:
@@ -216,6 +226,11 @@ class FusedGraphsRunner:
             self._count_updates()
             self._states = self._arena.fetch(self._arena.place(0, self._members[0].state_bytes, np.uint8))
         return self._members[member].state_in(self._states[member])
+
+    def weights(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        self._engine.flush()
+        own = self._members[member]
+        return own.weights_in(self._arena.fetch_of(member, self._arena.place(0, own.weights_bytes, np.uint8)))
 
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         self._engine.flush()

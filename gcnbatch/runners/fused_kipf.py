@@ -90,6 +90,10 @@ class FusedKipfRunner(SingleRunner):
         self._engine.flush()
         return super().state()
 
+    def weights(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        self._engine.flush()
+        return super().weights()
+
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         self._engine.flush()
         super().load_state(state)

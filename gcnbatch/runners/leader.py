@@ -65,6 +65,9 @@ class Leader:
     def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
         return self._on_all(self._runner.state, member)
 
+    def weights(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        return self._on_all(self._runner.weights, member)
+
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         self._on_all(self._runner.load_state, state, member)
 

@@ -80,6 +80,9 @@ class SingleRunner:
     def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
         return self._model.read()
 
+    def weights(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        return self._model.weights()
+
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         self._model.write(state)
 

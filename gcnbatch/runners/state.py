@@ -72,6 +72,10 @@ class ModelState:
         """Return a copy of the state; see `gcnbatch.backends.base.Runner.state`."""
         return {name: self._backend.read(value) for name, value in self.arrays().items()} | self.counted()
 
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of the parameters and running statistics."""
+        return {name: self._backend.read(value) for name, value in self.parameters.items()}
+
     def arrays(self) -> dict[str, Array]:
         """Return the arrays of the state by name."""
         moments = {

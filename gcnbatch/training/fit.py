@@ -18,7 +18,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_files import SCALING, EventFile, FitFiles, is_weight
+from gcnbatch.training.fit_files import SCALING, EventFile, FitFiles
 from gcnbatch.training.position import Position, learning_rate, rates_differ
 from gcnbatch.training.validation import Score, Validation
 
@@ -31,7 +31,7 @@ _DIVERGED = "Lower train.learning_rate or set train.clip_norm, and start again."
 OTHER_RATES = "had other learning rates than this version gives for its schedule"
 
 
-State = Callable[[], Arrays]  # returns a copy of the member's training state
+State = Callable[[], Arrays]  # returns a copy of the member's training state, or of a part of it
 
 
 class Fit:
@@ -173,7 +173,7 @@ class Fit:
             self._next = epoch, shuffled_batches(self._graphs, self.train.batch_size, config.seed, epoch)
         return self._next[1]
 
-    def end_epoch(self, done: MemberEpoch, loss: float, score: Score, seconds: float, state: State) -> dict[str, Any]:
+    def end_epoch(self, done: MemberEpoch, loss: float, score: Score, seconds: float, weights: State) -> dict[str, Any]:
         """Write the epoch's history row, keep the best weights; return the row.
 
         Parameters
@@ -186,6 +186,8 @@ class Fit:
             Of the validation rows.
         seconds : float
             The member's share of the epoch's time.
+        weights : callable
+            Returns a copy of parameters and running statistics.
 
         Raises
         ------
@@ -204,7 +206,7 @@ class Fit:
         }
         self.graphs += seen
         if self.position.end_epoch(score.monitored, metrics.higher_is_better(self.monitor), self.train):
-            best = {name: array for name, array in state().items() if is_weight(name)}
+            best = weights()
             if misfit := self.task.model.layout().misfit(best):
                 got = f"{misfit.got} in {misfit.name}"
                 raise InputError(f"weights after epoch {done.epoch + 1}", got, misfit.expected, _DIVERGED)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,6 @@ from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.text import counted
 from gcnbatch.timeline import span
-from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.fit import Fit
 from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
@@ -158,7 +158,7 @@ class CohortLoop:
                 done = epochs[i]
                 assert done is not None
                 with self._failing(running[i]):
-                    rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))
+                    rows.append(running[i].end_epoch(done, loss, score, share, partial(self.cohort.weights, i)))
             self._after_epoch(running)
         with span("keep checkpoints"):
             self._keep(running)
@@ -244,11 +244,8 @@ class CohortLoop:
             member.seconds += share
             member.position.seconds += share
 
-    def _state_of(self, number: int) -> Callable[[], Arrays]:
-        return lambda: self.cohort.state(number)
-
     def _enter(self, number: int, member: Fit) -> None:
-        if state := member.enter(self._state_of(number), self.cohort.about().get("ranks", 1)):
+        if state := member.enter(partial(self.cohort.state, number), self.cohort.about().get("ranks", 1)):
             self.cohort.load_state(state, number)
 
 

@@ -21,6 +21,7 @@ from gcnbatch.model.layers import Context
 from gcnbatch.reference import ReferenceOps
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.training.fit_files import is_weight
 from tests.builders import build_graphset
 from tests.model.cases import Given, cast
 
@@ -148,11 +149,20 @@ def test_a_state_is_a_copy() -> None:
     assert not np.array_equal(runner.state()["conv1.weight"], kept["conv1.weight"])
 
 
+def test_weights_are_a_copy_of_a_part_of_the_state() -> None:
+    runner = setup().runner()
+    run_epoch(runner)
+    state, weights = runner.state(), runner.weights()
+    assert list(weights) == [name for name in state if is_weight(name)]
+    run_epoch(runner)
+    assert_states_equal(weights, {name: state[name] for name in weights})
+
+
 def test_weights_alone_are_a_valid_state() -> None:
     given = setup()
     runner = given.runner()
     run_epoch(runner)
-    weights = {name: value for name, value in runner.state().items() if "/" not in name and "." in name}
+    weights = runner.weights()
     runner.load_state(weights)
     state = runner.state()
     assert not np.any(state["adam.m/conv1.weight"])

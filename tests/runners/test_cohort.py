@@ -185,6 +185,7 @@ def test_members_of_joined_runners_have_the_bits_of_the_same_models_alone(work: 
     found = joined.predict(rows, few)
     for member, (one, own, asked) in enumerate(zip(alone, rows, few, strict=True)):
         assert_equal(joined.state(member), one.state())
+        assert_equal(joined.weights(member), one.weights())
         np.testing.assert_array_equal(found[member], one.predict([own], [asked])[0])
     assert joined.take_losses() == [losses for one in alone for losses in one.take_losses()]
     joined.load_state(alone[0].state(), 2)

@@ -67,9 +67,10 @@ def test_a_follower_repeats_every_call_in_order() -> None:
     assert leader.take_losses() == [(1.0, 2.0)]
     leader.predict([np.arange(4)])
     leader.load_state(leader.state())
+    leader.weights()
     leader.gradients(np.arange(2))
     leader.close()
-    names = ["begin_epoch", "step", "take_losses", "predict", "state", "load_state", "gradients", "close"]
+    names = ["begin_epoch", "step", "take_losses", "predict", "state", "load_state", "weights", "gradients", "close"]
     assert [name for name, _ in own.calls] == names
     calls = followed(line)
     assert [name for name, _ in calls] == names

@@ -20,6 +20,7 @@ from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.training.fit_files import is_weight
 from tests.training.runs import configure, write_set
 
 pytestmark = pytest.mark.gpu
@@ -150,7 +151,11 @@ def together(cohort: Runner, given: list[Plan], epochs: range = range(EPOCHS)) -
         predictions = cohort.predict([plan.rows[number] for plan in given])
         for member, losses in enumerate(cohort.take_losses()):
             found[member].losses.append(losses)
-            found[member].states.append(cohort.state(member))
+            weights = cohort.weights(member)
+            found[member].states.append(state := cohort.state(member))
+            assert list(weights) == [name for name in state if is_weight(name)]
+            for name, value in weights.items():
+                np.testing.assert_array_equal(value, state[name], err_msg=name)
             found[member].predictions.append(predictions[member])
     return found
 

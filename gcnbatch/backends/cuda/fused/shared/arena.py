@@ -102,6 +102,10 @@ class Arena:
         """Return a host copy of `array` of every member, (members, …); `clears`: set them to 0."""
         return self._device.fetch_rows(array, self.stride, self.members, clears)
 
+    def fetch_of(self, member: int, array: DeviceArray) -> NDArray[Any]:
+        """Return a host copy of a member's array; `array` is the first member's."""
+        return self._device.fetch(of_member(array, member))
+
 
 class Region:
     """Allocates arrays in one member's region. Regions agree if all allocate the same arrays in order."""
