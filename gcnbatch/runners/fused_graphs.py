@@ -91,12 +91,11 @@ class FusedModel:
         )
 
     def state_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Return the training state from a host copy of the beginning of the member's region."""
-        found = {name: self._array(name, region).copy() for name in self._places}
-        return found | self.state.counted()
+        """Return the training state, as views of a host copy of the beginning of the member's region."""
+        return {name: self._array(name, region) for name in self._places} | self.state.counted()
 
     def weights_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Return views of parameters and running statistics in a host copy of the beginning of the member's region."""
+        """Return parameters and running statistics, as `state_in` the state."""
         return {name: self._array(name, region) for name in self.state.parameters}
 
     def _array(self, name: str, region: NDArray[np.uint8]) -> NDArray[Any]:
@@ -131,7 +130,6 @@ class FusedGraphsRunner:
         self._epochs: Sequence[MemberEpoch | None] = []
         self._steps, self._counted = range(0), 0  # of the epoch; those whose updates are counted
         self._next: int | None = None  # the step after the last; None: the epoch did not begin
-        self._states: NDArray[np.uint8] | None = None  # host copies of the members' states, until one changes
 
     def _open_engine(
         self, backend: FusedBackend, stack: Stack, tasks: Sequence[RunnerTask], ranks: Ranks | None = None
@@ -174,7 +172,6 @@ class FusedGraphsRunner:
     def step(self, index: int) -> None:
         if index not in self._steps:
             return
-        self._states = None
         if self._next is None:
             self._engine.begin_epoch(
                 [
@@ -198,7 +195,6 @@ class FusedGraphsRunner:
 
     def take_losses(self) -> list[tuple[float, float]]:
         self._engine.flush()
-        self._states = None
         found = self._arena.fetch(self._members[0].state.totals, clears=True)
         return [(loss, weight) for loss, weight in found.tolist()]
 
@@ -207,7 +203,6 @@ class FusedGraphsRunner:
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         (member,) = self._members
-        self._states = None
         self._engine.gradients(graphs, totals)
         return member.state.gradient_views
 
@@ -221,20 +216,22 @@ class FusedGraphsRunner:
         ]
 
     def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
-        if self._states is None:
-            self._engine.flush()
-            self._count_updates()
-            self._states = self._arena.fetch(self._arena.place(0, self._members[0].state_bytes, np.uint8))
-        return self._members[member].state_in(self._states[member])
+        self._engine.flush()
+        self._count_updates()
+        own = self._members[member]
+        return own.state_in(self._region(member, own.state_bytes))
 
     def weights(self, member: int = 0) -> dict[str, NDArray[Any]]:
         self._engine.flush()
         own = self._members[member]
-        return own.weights_in(self._arena.fetch_of(member, self._arena.place(0, own.weights_bytes, np.uint8)))
+        return own.weights_in(self._region(member, own.weights_bytes))
+
+    def _region(self, member: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return a host copy of the beginning of a member's region."""
+        return self._arena.fetch_of(member, self._arena.place(0, nbytes, np.uint8))
 
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         self._engine.flush()
-        self._states = None
         self._count_updates()
         self._members[member].state.write(state)
         self._engine.parameters_changed(member)

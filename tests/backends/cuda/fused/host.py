@@ -74,6 +74,9 @@ class HostDevice:
     def prepared(self, entry: str, launch: Launch, **arguments: Any) -> Any:
         return partial(self.launch, entry, launch, **arguments)
 
+    def fetch(self, array: DeviceArray) -> Any:
+        return np.zeros(array.shape, array.dtype)
+
     def fetch_rows(self, array: DeviceArray, pitch: int, rows: int, clears: bool = False) -> Any:
         return np.zeros((rows, *array.shape), array.dtype)
 
