@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class Fit:
         self._graphs = experiment.source.graphs_of(split.train)
         self._next: tuple[int, list[Int64]] | None = None  # an epoch and its batches
         self.carried: Arrays | None = None
+        self._saving: Future[None] | None = None
 
     @property
     def running(self) -> bool:
@@ -149,10 +151,21 @@ class Fit:
         self.position.ranks = ranks
         return found.state
 
-    def save(self, state: Arrays) -> None:
-        """Write a checkpoint, if the member has a folder."""
+    def save(self, state: Arrays, threads: Executor) -> None:
+        """Start to write a checkpoint, if the member has a folder; the member must not train until it is `saved`."""
         if self.files:
-            self.files.save(state, self.best, self.position)
+            self._saving = threads.submit(self.files.save, state, self.best, self.position)
+
+    def saved(self) -> None:
+        """Wait until the last checkpoint is written.
+
+        Raises
+        ------
+        MachineError
+            When it cannot be written.
+        """
+        if self._saving:
+            self._saving.result()
 
     # -------------------------------------------------------------------------------------------- an epoch
 

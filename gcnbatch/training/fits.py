@@ -144,7 +144,7 @@ class Fits:
             assert member.files is not None
             has_figures = not one.name  # of several members, `gcnbatch report --figures` draws them
             found = _report(cohort, member, outputs[member], has_figures)
-            written = self._writer.submit(found, member.files.end)
+            written = self._writer.submit(found, member.saved, member.files.end)
             kept = {part: of for part, of in outputs[member].items() if part != "train"}
             self._fitted[one.name] = FitResult(written, member.position.epoch, kept)
 

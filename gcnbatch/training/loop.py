@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -48,7 +48,8 @@ def fit(
     form : callable
         Returns a cohort of the first members of a list; its size says how many.
     done : callable
-        Called with a cohort and its finished members by number; the best weights are loaded. None: nothing is done.
+        Called with a cohort and its finished members by number; the best weights are loaded. Their last checkpoints may
+        still be written; see `Fit.saved`. None: nothing is done.
     quiet : bool
         No progress bar.
     after_epoch : callable
@@ -63,29 +64,33 @@ def fit(
     GcnbatchError
         When a loss is not finite, or the best weights are not.
     """
-    waiting = list(members)
-    while waiting:
-        with span("prepare a cohort"):
-            cohort = form(waiting)
-        here, waiting = waiting[: cohort.size], waiting[cohort.size :]
-        try:
-            CohortLoop(cohort, here, quiet, after_epoch, tolerant).train()
-            ended = {i: member for i, member in enumerate(here) if member.position.finished}
-            if done and ended:
-                with span("predict with the best weights"):
-                    for i, member in ended.items():
-                        cohort.load_state(member.best, i)
-                    done(cohort, ended)
-            left = {i: member for i, member in enumerate(here) if member.running}
-            for i, member in left.items():
-                member.carried = cohort.state(i)
-            waiting = [*left.values(), *waiting]
-        finally:
-            with span("close a cohort"):
-                for member in here:
-                    if member.files:
-                        member.files.close()
-                cohort.close()
+    with ExitStack() as stack:
+        savers = stack.enter_context(ThreadPoolExecutor(THREADS))
+        waiting = list(members)
+        while waiting:
+            with span("prepare a cohort"):
+                cohort = form(waiting)
+            here, waiting = waiting[: cohort.size], waiting[cohort.size :]
+            try:
+                CohortLoop(cohort, here, savers, quiet, after_epoch, tolerant).train()
+                ended = {i: member for i, member in enumerate(here) if member.position.finished}
+                if done and ended:
+                    with span("predict with the best weights"):
+                        for i, member in ended.items():
+                            cohort.load_state(member.best, i)
+                        done(cohort, ended)
+                left = {i: member for i, member in enumerate(here) if member.running}
+                for i, member in left.items():
+                    member.carried = cohort.state(i)
+                waiting = [*left.values(), *waiting]
+            finally:
+                with span("close a cohort"):
+                    for member in here:
+                        if member.files:
+                            member.files.close()
+                    cohort.close()
+        if done:
+            stack.pop_all()  # reports wait for the checkpoints
 
 
 class CohortLoop:
@@ -95,11 +100,12 @@ class CohortLoop:
         self,
         cohort: Runner,
         members: Sequence[Fit],
+        savers: Executor,
         quiet: bool,
         after_epoch: Callable[[dict[int, Fit]], object],
         tolerant: bool,
     ) -> None:
-        self.cohort, self.members, self.quiet = cohort, members, quiet
+        self.cohort, self.members, self._savers, self.quiet = cohort, members, savers, quiet
         self._after_epoch, self._tolerant = after_epoch, tolerant
         self._source = members[0].experiment.source
         self._eval_batch_size = members[0].train.eval_batch_size
@@ -114,7 +120,6 @@ class CohortLoop:
         quietly = np.errstate(over="ignore", invalid="ignore")
         with (
             quietly,
-            ThreadPoolExecutor(THREADS) as self._threads,
             ThreadPoolExecutor(SCORERS) as self._scorers,
             self._stop,
             self._progress() as progress,
@@ -218,14 +223,15 @@ class CohortLoop:
     # -------------------------------------------------------------------------------------------- checkpoints
 
     def _keep(self, running: dict[int, Fit]) -> None:
-        """Write the checkpoints that are due, of members that have ended, and of all before an interrupt."""
+        """Write the checkpoints that are due and of all before an interrupt; start to write those of ended members."""
         self._count_time(running)
         everyone = self._stop.made or self._due()
-        saved = {i: member for i, member in running.items() if member.files and (everyone or member.position.finished)}
-        if saved:
-            states = [self.cohort.state(i) for i in saved]
-            list(self._threads.map(Fit.save, saved.values(), states))
+        for i, member in running.items():
+            if member.files and (everyone or member.position.finished):
+                member.save(self.cohort.state(i), self._savers)
         if everyone:
+            for member in self.members:
+                member.saved()
             self._saved_at = time.monotonic()
         if self._stop.made:
             position = next(iter(running.values())).position

@@ -153,9 +153,11 @@ class ReportWriter:
     def __init__(self, threads: Executor = INLINE) -> None:
         self._threads = threads
 
-    def submit(self, report: Report, then: Callable[[dict[str, Any]], object]) -> Future[dict[str, Any]]:
-        """Start to write the report of a fit; return its metrics, which `then` takes first."""
-        return self._threads.submit(self._written, report, then)
+    def submit(
+        self, report: Report, first: Callable[[], object], then: Callable[[dict[str, Any]], object]
+    ) -> Future[dict[str, Any]]:
+        """Start to write the report of a fit, after a call of `first`; return its metrics, which `then` takes first."""
+        return self._threads.submit(self._written, report, first, then)
 
     def submit_call(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Start to call a function that writes files of the run."""
@@ -180,7 +182,10 @@ class ReportWriter:
             As `gcnbatch.run_report.tested.examine`.
         """
 
-    def _written(self, report: Report, then: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def _written(
+        self, report: Report, first: Callable[[], object], then: Callable[[dict[str, Any]], object]
+    ) -> dict[str, Any]:
+        first()
         metrics = self.write(report)
         then(metrics)
         return metrics

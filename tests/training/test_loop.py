@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from gcnbatch import metrics as figures
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.training import loop
+from gcnbatch.training import fits, loop
 from gcnbatch.training.checkpoint import load
+from gcnbatch.training.fit_files import FitFiles
 from tests.builders import build_graphset
 from tests.training.runs import assert_same_weights, fit, history
 
@@ -313,6 +315,29 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path: Path) -> 
             "model.norm=none",
             "train.checkpoint_seconds=0",
         )
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_finished(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predictions are made meanwhile."""
+    write, predict = FitFiles.save, fits.predict_rows
+    predicted = threading.Event()
+
+    def refuse(files: FitFiles, *state: Any) -> None:
+        assert predicted.wait(60)
+        write(files, *state)
+        raise MachineError("last.safetensors", "could not be written")
+
+    def predict_rows(*about: Any) -> Any:
+        predicted.set()
+        return predict(*about)
+
+    monkeypatch.setattr(FitFiles, "save", refuse)
+    monkeypatch.setattr(fits, "predict_rows", predict_rows)
+    with pytest.raises(MachineError, match=r"last\.safetensors"):
+        fit(data, tmp_path / "run", "train.epochs=1")
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
