@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -33,8 +33,8 @@ def on_terminal() -> bool:
 
 
 def write_line(text: str) -> None:
-    """Write a line of safe characters to stderr. Work goes on when its reader has gone."""
-    with suppress(OSError):
+    """Write a line of safe characters to stderr, above any bar. Work goes on when its reader has gone."""
+    with suppress(OSError), tqdm.external_write_mode(file=sys.stderr) if on_terminal() else nullcontext():
         print(printable(text), file=sys.stderr, flush=True)
 
 

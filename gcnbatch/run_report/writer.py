@@ -7,7 +7,7 @@ process writes such a report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import startup
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.copies import across_splits
+from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError
 from gcnbatch.run_report.files import update
 from gcnbatch.run_report.tested import Examined, examine_file
@@ -45,6 +47,12 @@ def beside_training(models: int, sharing: int) -> Iterator[ParallelWriter]:
     """Start processes for the reports of so many models, and yield what writes these; see `ReportWriter.elsewhere`."""
     with startup.report_pools(models, sharing) as pools, open_writer(pools, models) as writer:
         yield writer
+
+
+def copies_in(path: Path, memory_mb: int, splits: Mapping[str, Split]) -> list[str]:
+    """Return `across_splits` of the data set at a path."""
+    with Dataset(path, memory_mb, check=False) as dataset:
+        return across_splits(dataset, splits)
 
 
 class ParallelWriter(ReportWriter):
@@ -93,6 +101,15 @@ class ParallelWriter(ReportWriter):
         self._examined = None
         with suppress(GcnbatchError):  # the page reads the data set again, and says what is wrong with it
             self._examined = examine_file(*arguments)
+
+    def copies(self, dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
+        """Return notes on copies of molecules in different parts of splits."""
+        if self._pools:
+            try:
+                return self._pools.page.submit(copies_in, dataset.path, dataset.memory_mb, splits).result()
+            except Exception:  # as above
+                self._pools = None
+        return super().copies(dataset, splits)
 
     def page(self, folder: Path) -> None:
         """Write the page of the run, whose reports are written."""

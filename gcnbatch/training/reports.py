@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, metrics
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.copies import across_splits
+from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Header
+from gcnbatch.data.store import Dataset
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.timeline import spanned
 from gcnbatch.training import checkpoint, plots, run_files
@@ -181,6 +183,10 @@ class ReportWriter:
         rows, outputs, resampled
             As `gcnbatch.run_report.tested.examine`.
         """
+
+    def copies(self, dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
+        """Return notes on copies of molecules in different parts of splits; see `across_splits`."""
+        return across_splits(dataset, splits)
 
     def _written(
         self, report: Report, first: Callable[[], object], then: Callable[[dict[str, Any]], object]

@@ -10,7 +10,8 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from gcnbatch.backends.blas import one_of
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
-from gcnbatch.data.copies import across_splits
 from gcnbatch.data.endings import is_table
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
@@ -53,7 +53,7 @@ from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
-from gcnbatch.workers.pool import Workers
+from gcnbatch.workers.pool import INLINE, Workers
 
 CHANGED = "changed since the run began"
 # Writes a data set, and returns the configuration with what the data decide.
@@ -98,11 +98,11 @@ def start(
                 warm_start.keep(config, target, planned[0].experiment.weights)
                 say(warm_start.describe(planned[0].experiment))
             _create(target, config.model_copy(update={"backend": backend.name}))
-        notes = _notes(planned)
-        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter(), of_mixture, notes)
+        writer = writer or ReportWriter()
+        return target, _fit(held, config, planned, backend, quiet, say, writer, of_mixture, _notes(planned, writer))
 
 
-def _notes(planned: Sequence[Planned]) -> Iterator[str]:
+def _notes(planned: Sequence[Planned], writer: ReportWriter) -> Iterator[str]:
     """Yield lines on copies of molecules in several parts of a split, and on the labels of each part.
 
     A set that is not in memory is not read for copies.
@@ -113,7 +113,7 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
         yield from cross_fit.notes(next(iter(blocks(planned).values())))
         parts = cross_fit.whole_splits(planned)
     if experiment.dataset.fits_in_memory:
-        yield from across_splits(experiment.dataset, {"": planned[0].split})
+        yield from writer.copies(experiment.dataset, {"": planned[0].split})
     about = experiment.header, experiment.y, parts, experiment.config.split.kind
     yield from targets.label_notes(*about)
     first = planned[0].split
@@ -346,7 +346,8 @@ def _fit(
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics.
 
-    `notes`: lines for users, which take time. They are computed beside training, if it is in other processes.
+    `notes`: lines for users, which take time. They are computed beside training, if other processes train or write
+    reports.
     """
     folder, experiment = held.folder, planned[0].experiment
     if not (folder / finished.DIGEST).exists():
@@ -401,15 +402,23 @@ def _fit_networks(
     make: MakeRunner = make_runner
     if (count := processes(backend, config.jobs, planned)) > 1:
         return fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere, notes)
-    for line in notes:
-        say(line)
     with ExitStack() as stack:
+        stack.enter_context(_said(notes, say, beside=writer.elsewhere is not None))
         if ranks and not has_members(config):
             say(f"{ranks.size} ranks train one model together")
             make = stack.enter_context(on_all_ranks(ranks, folder, config, backend))
         elif ranks:
             say("the last model trains on rank 0; the other ranks are idle")
         return Fits(folder, backend, config.jobs, quiet, say, writer, make).fit(planned)
+
+
+@contextmanager
+def _said(notes: Iterable[str], say: Say, beside: bool) -> Iterator[None]:
+    """Say the notes first, or, with `beside`, in a thread beside the block: other processes compute them."""
+    with ThreadPoolExecutor(1) if beside else nullcontext(INLINE) as executor:
+        said = executor.submit(lambda: [say(line) for line in notes])
+        yield
+    said.result()
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:

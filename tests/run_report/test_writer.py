@@ -20,6 +20,10 @@ import pytest
 from gcnbatch import resampling, startup
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
+from gcnbatch.data.copies import across_splits
+from gcnbatch.data.featurizer_options import FeaturizerOptions
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
@@ -135,6 +139,23 @@ def test_a_worker_writes_a_whole_report_without_figures(tmp_path: Path) -> None:
         metrics = writer.write(replace(report(tmp_path, rows=60), has_figures=False))
     assert metrics == json.loads((tmp_path / "metrics.json").read_text())
     assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "predictions.csv", UNCERTAIN[0]}
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_worker_finds_copies_in_different_parts_of_a_split(
+    tmp_path: Path, writer: ParallelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.csv").write_text("smiles,y\nCCO,1\nOCC,0\nCC,1\nCN,1\n")
+    import_smiles(tmp_path / "m.csv", tmp_path / "m.h5", FeaturizerOptions(), processes=1)
+    splits = {"": Split(*(np.array(rows) for rows in ([0, 2], [3], [1])))}
+    with Dataset(tmp_path / "m.h5") as dataset:
+        expected = across_splits(dataset, splits)
+        assert expected[0].startswith("copies: 1 molecule stands in different parts of the split, in 2 rows")
+        monkeypatch.setattr("gcnbatch.training.reports.across_splits", lambda *about: ["found here"])
+        assert writer.copies(dataset, splits) == expected
+        for worker in writer._pools.page._workers if writer._pools else ():
+            worker.process.kill()
+        assert writer.copies(dataset, splits) == ["found here"]
 
 
 # ------------------------------------------------------------------------------------------------ without workers
