@@ -16,7 +16,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ _ENTRIES = re.compile(
     rf"|^KERNEL(?:_WITH_SHARED)?\({_MACRO}(\w+),\s*(\w+),",
     re.MULTILINE,
 )
+
+
+@lru_cache(maxsize=512)  # most sources include the same headers
+def _found(pattern: re.Pattern[str], text: str) -> list[str]:
+    return pattern.findall(text)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class KernelSource:
         """
         if not self.knows_cohorts:
             return (ALONE,)
-        only = {sign for text in (self.text, *self.headers.values()) for sign in _ONLY.findall(text)}
+        only = {sign for text in (self.text, *self.headers.values()) for sign in _found(_ONLY, text)}
         return tuple(flags for flags, other in ((ALONE, ""), (FOR_COHORTS, "!")) if other not in only)
 
     @cached_property
@@ -201,7 +206,7 @@ def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSo
         return texts[file]
 
     headers: dict[str, str] = {}
-    waiting = [(name, included) for included in _INCLUDES.findall(text_of(name))]
+    waiting = [(name, included) for included in _found(_INCLUDES, text_of(name))]
     while waiting:
         by, included = waiting.pop(0)
         if included in headers:
@@ -209,7 +214,7 @@ def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSo
         if included not in texts and not (root / included).is_file():
             raise ValueError(f'{by} includes "{included}", which is not in {root}')
         headers[included] = text_of(included)
-        waiting += [(included, deeper) for deeper in _INCLUDES.findall(headers[included])]
+        waiting += [(included, deeper) for deeper in _found(_INCLUDES, headers[included])]
     return KernelSource(name, root, text_of(name), headers)
 
 
