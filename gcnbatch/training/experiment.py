@@ -51,6 +51,7 @@ class _Sources:
         self._rows: dict[tuple[str, float], SplitRows] = {}
         # By id of the split, which the value keeps alive.
         self._targets: dict[Hashable, tuple[Split, Targets]] = {}
+        self._scalings: dict[int, tuple[Split, FeatureScaling]] = {}
         self._kinds: dict[Hashable, tuple[Kind, ...]] = {}
 
     def of(self, *options: Any) -> BatchSource:
@@ -70,6 +71,22 @@ class _Sources:
         if key not in self._targets:
             self._targets[key] = split, Targets.of(self._dataset, split, train, kinds)
         return self._targets[key][1]
+
+    def scaling(self, split: Split) -> FeatureScaling:
+        """Return the scaling of graph features, fitted to the training rows of a split."""
+        if id(split) not in self._scalings:
+            rows, header, dataset = np.sort(split.train), self._dataset.header, self._dataset
+            size = max(_BLOCK_BYTES // (4 * len(header.graph_feature_names)), 1)
+
+            def blocks() -> Iterator[NDArray[np.float32]]:
+                for first in range(0, dataset.n_graphs, size):
+                    stop = min(first + size, dataset.n_graphs)
+                    low, high = np.searchsorted(rows, (first, stop))
+                    yield dataset.measured_features(first, stop)[rows[low:high] - first]
+
+            measured = len(header.graph_feature_names) - header.graph_feature_counts
+            self._scalings[id(split)] = split, FeatureScaling.of(blocks, header.n_joined - measured)
+        return self._scalings[id(split)][1]
 
     def kinds(self, split: Split, metric: str, seed: int) -> tuple[Kind, ...]:
         """Return the transforms that the kernel chooses; the parts of a cross-fitted model have the same rows."""
@@ -191,17 +208,7 @@ class Experiment:
         """Return the scaling of graph features, fitted to the training rows; a run to start from has its own."""
         if not joins_graph_features(self.config.model, self.header):
             return {}
-        rows = np.sort(split.train)
-        size = max(_BLOCK_BYTES // (4 * len(self.header.graph_feature_names)), 1)
-        measured = len(self.header.graph_feature_names) - self.header.graph_feature_counts
-
-        def blocks() -> Iterator[NDArray[np.float32]]:
-            for first in range(0, self.dataset.n_graphs, size):
-                stop = min(first + size, self.dataset.n_graphs)
-                low, high = np.searchsorted(rows, (first, stop))
-                yield self.dataset.measured_features(first, stop)[rows[low:high] - first]
-
-        scaling = FeatureScaling.of(blocks, self.header.n_joined - measured)
+        scaling = self._sources.scaling(split)
         return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
 
     def _check_validation(self, split: Split) -> None:
