@@ -80,6 +80,7 @@ class Fit:
         self.validation = Validation(experiment, split, self.scaling)
         self._graphs = experiment.source.graphs_of(split.train)
         self._next: tuple[int, list[Int64]] | None = None  # an epoch and its batches
+        self._coming: tuple[int, Future[list[Int64]]] | None = None  # those of a later one, which a thread shuffles
         self.carried: Arrays | None = None
         self._saving: Future[None] | None = None
 
@@ -180,11 +181,20 @@ class Fit:
         following = self.position.epoch + 1
         return self._batches(following) if following < self.train.epochs else None
 
+    def shuffle_ahead(self, threads: Executor) -> None:
+        """Start to shuffle the batches of the epoch after the next."""
+        epoch = self.position.epoch + 2
+        if epoch < self.train.epochs:
+            self._coming = epoch, threads.submit(self._shuffled, epoch)
+
     def _batches(self, epoch: int) -> list[Int64]:
         if self._next is None or self._next[0] != epoch:
-            config = self.experiment.config
-            self._next = epoch, shuffled_batches(self._graphs, self.train.batch_size, config.seed, epoch)
+            coming, batches = self._coming or (epoch, None)
+            self._next = epoch, batches.result() if batches and coming == epoch else self._shuffled(epoch)
         return self._next[1]
+
+    def _shuffled(self, epoch: int) -> list[Int64]:
+        return shuffled_batches(self._graphs, self.train.batch_size, self.experiment.config.seed, epoch)
 
     def end_epoch(self, done: MemberEpoch, loss: float, score: Score, seconds: float, weights: State) -> dict[str, Any]:
         """Write the epoch's history row, keep the best weights; return the row.

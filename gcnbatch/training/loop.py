@@ -6,11 +6,11 @@ A cohort of one member is the ordinary run. A member's results do not depend on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.training.validation import SCORERS, scores
 
-Result = TypeVar("Result")
 THREADS = 8  # that write checkpoints: each waits for the disk several times
 Form = Callable[[Sequence[Fit]], Runner]  # makes a cohort of the first of these members
 Done = Callable[[Runner, dict[int, Fit]], object]  # takes the finished members of a cohort by number
@@ -147,10 +146,11 @@ class CohortLoop:
         with span("run the steps of an epoch"):
             self._steps(running, epochs, progress)
         with span("begin an epoch"):
-            known = dict(zip(running, self._of_each(Fit.next_batches, running.values()), strict=True))
-            following = [known.get(i) for i in range(len(self.members))]
+            following = [running[i].next_batches() if i in running else None for i in range(len(self.members))]
             if any(batches is not None for batches in following):
                 self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
+            for member in running.values():
+                member.shuffle_ahead(self._scorers)
         with span("predict validation rows"):
             logits = self.validate(list(running))  # a device computes them right after the last step
             losses = self._losses(running)
@@ -169,10 +169,6 @@ class CohortLoop:
             self._keep(running)
         if rows:
             progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
-
-    def _of_each(self, function: Callable[[Fit], Result], members: Collection[Fit]) -> list[Result]:
-        """Return what a function returns for each of these members, in threads if there are several."""
-        return list((self._scorers.map if len(members) > 1 else map)(function, members))
 
     def _steps(self, running: dict[int, Fit], epochs: list[MemberEpoch | None], progress: Progress) -> None:
         own = [epoch for epoch in epochs if epoch is not None]
