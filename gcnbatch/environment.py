@@ -11,6 +11,7 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from gcnbatch import __version__
@@ -55,6 +56,13 @@ def host() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": blas(),
     }
+
+
+def look_up() -> Thread:
+    """Find in a thread what `host` keeps once it is known: the versions of packages, and the commit."""
+    thread = Thread(target=lambda: (packages(), commit()), daemon=True)
+    thread.start()
+    return thread
 
 
 def command() -> list[str]:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import fileio, folders, tables
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.blas import one_of
@@ -84,6 +84,7 @@ def start(
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
     check_data(config, make)
     _check_libraries(config)
+    environment.look_up()  # while the data are read
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, config.name, hint))
