@@ -111,7 +111,7 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     InputError
         When the folder is not that of a finished run, or a file in it is damaged.
     """
-    fits = read_fits(folder)
+    fits = read_fits(folder, with_splits=examined is None)
     metrics = run_files.read_figures(folder / METRICS)
     config = read_config(folder) if (folder / run_files.CONFIG).is_file() else None
     environment, data = run_files.read_environment(folder), RunData.of(folder)
@@ -119,10 +119,10 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     try:
         if check_data and data.is_changed:
             why_not = "the data set changed since the run"
-        elif not any(len(fit.split.test) for fit in fits):
-            why_not = "the run has no test rows"
-        elif examined is None:
+        elif examined is None and any(len(fit.split.test) for fit in fits):
             examined = _examined(data.path, fits)
+        elif examined is None:
+            why_not = "the run has no test rows"
     except GcnbatchError as error:
         why_not = printable(str(error), 200)
     return Record(folder, config, environment, data.path, data.digest, metrics, fits, examined, why_not)

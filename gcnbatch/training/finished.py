@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,15 +153,27 @@ class FinishedFit:
         From 1; 0 where the run has no repeats or folds. Models of an ensemble share them.
     folder : Path
         The run's folder, or one in it.
-    split : Split
     metrics : dict
+    rows : int or None
+        Rows of the data set, if known: the numbers of its split must be smaller.
     """
 
     repeat: int
     fold: int
     folder: Path
-    split: Split
     metrics: dict[str, Any]
+    rows: int | None = None
+
+    @cached_property
+    def split(self) -> Split:
+        """Its split.
+
+        Raises
+        ------
+        InputError
+            When it is damaged.
+        """
+        return read_split(self.folder / SPLITS, self.rows)
 
     @property
     def block(self) -> tuple[int, int]:
@@ -183,14 +196,16 @@ def block_name(repeat: int, fold: int) -> str:
     return "-".join(f"{what}{number}" for what, number in (("repeat", repeat), ("fold", fold)) if number)
 
 
-def read_fits(run: Path, rows: int | None = None) -> list[FinishedFit]:
+def read_fits(run: Path, rows: int | None = None, with_splits: bool = True) -> list[FinishedFit]:
     """Return the fits of a finished run, in the order of their numbers.
 
     Parameters
     ----------
     run : Path
     rows : int or None
-        Rows of the data set, if known: the numbers of a split must be smaller.
+        As for `FinishedFit`.
+    with_splits : bool
+        Read the splits, too; otherwise each is read when it is first needed.
 
     Raises
     ------
@@ -202,15 +217,17 @@ def read_fits(run: Path, rows: int | None = None) -> list[FinishedFit]:
         raise run_files.lacking(run, SPLITS, "'gcnbatch train' or 'gcnbatch baseline'")
     run_files.refuse_links(run)
     if places == [run]:
-        return [_read(run, (0, 0, 0), rows)]
-    return [_read(path, member_numbers(path.name) or (), rows) for path in places]
+        return [_read(run, (0, 0, 0), rows, with_splits)]
+    return [_read(path, member_numbers(path.name) or (), rows, with_splits) for path in places]
 
 
-def _read(folder: Path, numbers: tuple[int, ...], rows: int | None) -> FinishedFit:
+def _read(folder: Path, numbers: tuple[int, ...], rows: int | None, with_split: bool) -> FinishedFit:
     if not (folder / METRICS).is_file():
         raise InputError(str(folder), f"not finished: no {METRICS}", "a finished run", "Finish it with --resume.")
-    split = read_split(folder / SPLITS, rows)
-    return FinishedFit(numbers[0], numbers[1], folder, split, run_files.read_figures(folder / METRICS))
+    found = FinishedFit(numbers[0], numbers[1], folder, run_files.read_figures(folder / METRICS), rows)
+    if with_split:
+        _ = found.split
+    return found
 
 
 def read_split(path: Path, rows: int | None = None) -> Split:

@@ -124,7 +124,7 @@ def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatc
 def test_the_verdict_says_plainly_which_is_better(target, own, its, winner, sentence) -> None:
     header = build_graphset(2, target=target, n_tasks=1).header
     metric = "rmse" if target == "regression" else "roc_auc"
-    run, other = ([FinishedFit(0, 0, Path(), None, {"test": {metric: value}})] for value in (own, its))  # type: ignore[arg-type]
+    run, other = ([FinishedFit(0, 0, Path(), {"test": {metric: value}})] for value in (own, its))  # type: ignore[arg-type]
     found = verdicts.verdict(header, run, other)
     assert found["winner"] == winner
     assert found["verdict"].startswith(sentence)
