@@ -8,6 +8,7 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | driver and context of the GPU | Python imports | 200 ms (H100, 7a6916a6) |
 | processes for reports import what they need | Python imports, a GPU trains | SciPy 690, matplotlib 760, RDKit 760 ms |
 | they draw a first figure | a GPU trains | 120 ms |
+| the page's process looks for copies of molecules | a GPU trains | 130 ms (H200 host, 6efcda3c) |
 | they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
 | processes for molecules import NumPy and RDKit | Python imports | 360 ms (H200 host, b5e34d8f) |
 | the process of kernel and trees imports what it needs | Python imports, a table is imported | scikit-learn 1,500 ms |
