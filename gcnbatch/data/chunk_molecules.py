@@ -20,6 +20,9 @@ from gcnbatch.data.sparse import row_pointer
 from gcnbatch.data.substructures import Plan, Search
 
 ORDERS = np.array([0, 1, 2, 3, 1.5])  # of bonds, by type
+_SIXTHS = np.array([0, 6, 3, 2, 4], np.uint16)  # their reciprocals, in sixths
+FAR = 10_000  # the distance of atoms that are not connected; a path in 128 atoms has at most 127 bonds
+_STACKED = 4  # molecules are stacked with others whose numbers of atoms are the same, rounded up to a multiple of this
 _MOST_ATOMS = 128  # of a usual molecule; in larger matrices, bits depend on the number of BLAS threads
 _UNUSUAL = re.compile(r"[*~$<>]|\[(?:\d|H|#)")  # labels, isotopes, bonds of other types and hydrogens that are atoms
 
@@ -49,8 +52,6 @@ class ChunkMolecules:
         Of usual molecules.
     atoms : sequence of Atom
         Rows of the AtomTable.
-    distances : sequence of float64, (n, n)
-        Numbers of bonds between the n atoms of each molecule; empty if nothing that is asked for needs them.
 
     Attributes
     ----------
@@ -76,8 +77,7 @@ class ChunkMolecules:
         What `gcnbatch.data.fragments` found so far: Morgan's fragments by radius; codes (N,) of the features of atoms.
     """
 
-    def __init__(self, structures: Structures, atoms: Sequence[Atom], distances: Sequence[Any] = ()) -> None:
-        self.distances = distances
+    def __init__(self, structures: Structures, atoms: Sequence[Atom]) -> None:
         self.circular: list[tuple[Ints, NDArray[np.uint32]]] = []
         self.features: NDArray[np.uint32] | None = None
         self.n_atoms, self.n_bonds = structures.n_atoms, structures.n_bonds
@@ -122,3 +122,60 @@ class ChunkMolecules:
     def first_edge(self) -> Ints:
         """First edge (N,) of each atom."""
         return row_pointer(self.degree)[:-1]
+
+    @cached_property
+    def squares(self) -> Ints:
+        """First of the P pairs of atoms of each molecule, row by row of its matrix; and P: (G + 1,)."""
+        return row_pointer(self.n_atoms**2)
+
+    @cached_property
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Atoms of each pair, two (P,)."""
+        columns = self.n_atoms[self.molecule]
+        before = np.cumsum(columns) - columns - self.starts[self.molecule]
+        return np.repeat(np.arange(len(columns)), columns), np.arange(self.squares[-1]) - np.repeat(before, columns)
+
+    @cached_property
+    def distances(self) -> NDArray[np.uint16]:
+        """Lengths (2, P) of the shortest paths between the atoms of each pair, `FAR` where there is none.
+
+        They are numbers of bonds, and sums of the reciprocals of their orders, in sixths. No path leads through an atom
+        with one bond, so the matrices are of the others.
+        """
+        is_end = (self.degree[self.src] == 1) & (self.degree[self.dst] > 1)
+        ends, inner = self.src[is_end], np.ones(len(self.molecule), bool)
+        inner[ends] = False
+        counts = np.bincount(self.molecule[inner], minlength=self.size)
+        place = np.cumsum(inner) - 1 - (np.cumsum(counts) - counts)[self.molecule]
+        place[ends] = place[self.dst[is_end]]
+        lengths = np.stack([np.ones_like(self.kind, np.uint16), _SIXTHS[self.kind]])[:, self.of_edge]
+        beyond = np.zeros((2, len(place)), np.uint16)
+        beyond[:, ends] = lengths[:, is_end]
+        width = -(-counts // _STACKED) * _STACKED
+        order = np.argsort(width, kind="stable")
+        start = np.empty_like(width)
+        start[order] = row_pointer(width[order] ** 2)[:-1]
+        stacked = np.full((2, int((width**2).sum())), FAR, np.uint16)
+        row = start[self.molecule] + place * width[self.molecule]
+        kept = inner[self.src] & inner[self.dst]
+        stacked[:, row[self.src[kept]] + place[self.dst[kept]]] = lengths[:, kept]
+        stacked[:, row + place] = 0
+        last = 0
+        for size, count in zip(*(of.tolist() for of in np.unique(width, return_counts=True)), strict=True):
+            first, last = last, last + count * size**2
+            _shorten(stacked[:, first:last].reshape(2, count, size, size))
+        one, other = self.pairs
+        found = stacked[:, row[one] + place[other]]
+        found += beyond[:, one]
+        found += beyond[:, other]
+        np.minimum(found, FAR, out=found)
+        found[:, one == other] = 0
+        return found
+
+
+def _shorten(distances: NDArray[np.uint16]) -> None:
+    """Make lengths (..., n, n) those of the shortest paths, as Floyd and Warshall do."""
+    through = np.empty_like(distances)
+    for middle in range(distances.shape[-1]):
+        np.add(distances[..., middle, None], distances[..., middle, None, :], out=through)
+        np.minimum(distances, through, out=distances)

@@ -1,7 +1,7 @@
 """RDKit's 2D descriptors of all molecules of a chunk at once: its values, in a tenth of its time.
 
 RDKit's functions take one molecule and one descriptor a call, and many compute the same matrix or search again. Here
-`rdkit_values` gets from RDKit what needs its molecule: weighted distances, stereochemistry, and cheap descriptors.
+`rdkit_values` gets from RDKit what needs its molecule: stereochemistry, and cheap descriptors.
 `descriptors` computes the others for the chunk, by array operations on `ChunkMolecules`:
 
 - all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.atom_properties import atomic_weights
 from gcnbatch.data.charges import charges
-from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules, is_usual
+from gcnbatch.data.chunk_molecules import FAR, ORDERS, ChunkMolecules, is_usual
 from gcnbatch.data.fragments import circular, feature_patterns, features
 from gcnbatch.data.normal_form import read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
@@ -40,8 +40,10 @@ Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
 _RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without charges
-_NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
+_NO_PATH = 1e8  # RDKit's distance of atoms that are not connected
+_MOST_BONDS = 127  # of a shortest path in a usual molecule
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
+_CLOSENESS = np.append(1 / np.arange(1, _MOST_BONDS + 2) ** 2, 0)  # of two atoms, by the bonds between; 0 without path
 _ELECTRON = 0.00054857990907  # its mass
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
 _SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
@@ -71,8 +73,6 @@ class RdkitValues(NamedTuple):
         Descriptors that are not computed here; NaN where RDKit fails.
     name : str
         Canonical SMILES.
-    by_order : float64, (N, N)
-        Numbers of bonds between atoms, a bond counted as the reciprocal of its order.
     centres : list of int
         Atoms that can be a stereocentre, or have a double bond that can.
     counted_centres : tuple of two int
@@ -85,7 +85,6 @@ class RdkitValues(NamedTuple):
 
     others: list[float]
     name: str
-    by_order: Floats
     centres: list[int]
     counted_centres: tuple[int, int]
     alerts: int
@@ -128,7 +127,7 @@ def descriptors(of_rdkit: Sequence[RdkitValues | Floats], molecules: ChunkMolecu
     of_rdkit : sequence
         The result of `rdkit_values` for each molecule.
     molecules : ChunkMolecules
-        Those for which RDKit computed values, with distances.
+        Those for which RDKit computed values.
     """
     found = np.empty((len(of_rdkit), len(_functions())))
     computed = np.array([isinstance(one, RdkitValues) for one in of_rdkit], bool)
@@ -214,7 +213,6 @@ class _Tools:
         return RdkitValues(
             [value(function, molecule) for function in self.others],
             name,
-            self._chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
             *self._stereo(molecule),
             sum(
                 all(name.count(letter) >= text.count(letter) for letter in "FO") and molecule.HasSubstructMatch(alert)
@@ -262,13 +260,12 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     """Return the names of the descriptors that `_Chunk` computes, of those of methane."""
     atom = Atom(6, 0, 3, 4, 4, 0, False)
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
-    zero = np.zeros((1, 1))
     structure = Structures(
         one, one - 1, one - 1, one - 1, none.reshape(0, 2), none, none > 0, none, none, np.ones(1, bool)
     )
-    methane = ChunkMolecules(structure, [atom], [zero])
+    methane = ChunkMolecules(structure, [atom])
     with np.errstate(all="ignore"):
-        return frozenset(_Chunk([RdkitValues([], "C", zero, [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
+        return frozenset(_Chunk([RdkitValues([], "C", [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
 
 
 class _Chunk:
@@ -514,7 +511,9 @@ class _Chunk:
         """Compute what takes a matrix of each molecule; molecules of one size are stacked."""
         count = len(self.molecules.number)
         self.estate, self.likeness = np.zeros(count), np.zeros(count, np.uint64)
-        to_all = np.zeros(count)  # Balaban's sums of distances
+        to_all = np.zeros(count)  # Balaban's sums of distances, in which a bond has the reciprocal of its order
+        bonds, by_order = self.molecules.distances
+        closeness = _CLOSENESS[np.minimum(bonds, len(_CLOSENESS) - 1)]
         half = -(-int(self.molecules.n_atoms.max()) // 2)
         sums, products = np.zeros((2, self.molecules.size, half))
         bcut = np.zeros((self.molecules.size, 4, 2))
@@ -522,13 +521,13 @@ class _Chunk:
         for size in np.unique(self.molecules.n_atoms).tolist():
             chosen = np.flatnonzero(self.molecules.n_atoms == size)
             atoms = self.molecules.starts[chosen][:, None] + np.arange(size)
-            bonds = np.flatnonzero(self.molecules.n_atoms[self.molecules.of_bond] == size)
-            place = np.searchsorted(chosen, self.molecules.of_bond[bonds])
-            i, j = (self.molecules.ends[bonds] - self.molecules.starts[self.molecules.of_bond[bonds]][:, None]).T
+            own = np.flatnonzero(self.molecules.n_atoms[self.molecules.of_bond] == size)
+            place = np.searchsorted(chosen, self.molecules.of_bond[own])
+            i, j = (self.molecules.ends[own] - self.molecules.starts[self.molecules.of_bond[own]][:, None]).T
             matrices = np.zeros((len(chosen), 5, size, size))
             matrices[place, 0, i, j] = matrices[place, 0, j, i] = 1
             matrices[:, 1:] = _APART
-            weights = (1 / np.sqrt(ORDERS[self.molecules.kind[bonds]]))[:, None]
+            weights = (1 / np.sqrt(ORDERS[self.molecules.kind[own]]))[:, None]
             matrices[place, 1:, i, j] = matrices[place, 1:, j, i] = weights
             diagonal = np.arange(size)
             matrices[:, 1:, diagonal, diagonal] = of_atoms[:, atoms].transpose(1, 0, 2)
@@ -538,13 +537,12 @@ class _Chunk:
             if size % 2:
                 sums[chosen, size // 2] = values[:, 0, size // 2]
             bcut[chosen] = values[:, 1:, [-1, 0]]
-            own = [self.of_rdkit[one] for one in chosen.tolist()]
-            self.estate[atoms] = self._estate_of(
-                np.stack([self.molecules.distances[one] for one in chosen.tolist()]), atoms
-            )
-            by_order = np.stack([one.by_order for one in own])
-            to_all[atoms] = by_order.sum(axis=1)
-            self.likeness[atoms] = _hashed(by_order)
+            pairs = (self.molecules.squares[chosen][:, None] + np.arange(size**2)).reshape(-1, size, size)
+            self.estate[atoms] = self._estate_of(closeness[pairs], atoms)
+            of_pairs = by_order[pairs]
+            no_path = (of_pairs == FAR).sum(axis=1)
+            to_all[atoms] = (of_pairs.sum(axis=1) - FAR * no_path) / 6 + _NO_PATH * no_path
+            self.likeness[atoms] = _hashed(of_pairs)
         found = {
             name.format(end): bcut[:, row, column]
             for row, (name, ends) in enumerate(zip(_BCUT, _BCUT_ENDS, strict=True))
@@ -584,14 +582,13 @@ class _Chunk:
         average = -(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1)
         return {"Ipc": total * average, "AvgIpc": average}
 
-    def _estate_of(self, distances: Floats, atoms: Ints) -> Floats:
-        """Return the EState indices (k, n) of k molecules of n atoms."""
+    def _estate_of(self, closeness: Floats, atoms: Ints) -> Floats:
+        """Return the EState indices (k, n) of k molecules of n atoms; `closeness` (k, n, n) weighs each pair."""
         number = self.molecules.number[atoms]
         valence = self.tools.outer[number] - self.molecules.hydrogens[atoms]
         degree = self.molecules.degree[atoms]
         own = np.where(degree > 0, (4 / self.tools.shell[number] ** 2 * valence + 1) / np.maximum(degree, 1), 0)
-        weight = np.where(distances < _NO_DISTANCE, 1 / (distances + 1) ** 2, 0)
-        return own + ((own[:, :, None] - own[:, None, :]) * weight).sum(axis=2)
+        return own + ((own[:, :, None] - own[:, None, :]) * closeness).sum(axis=2)
 
     def _bertz(self) -> Floats:
         """Compute Bertz' complexity: the entropies of elements, and of pairs of bonds that meet, by alike atoms."""
@@ -679,9 +676,9 @@ class _Chunk:
         return {f"{name}{number}": column for number, column in enumerate(flat.reshape(-1, width).T, 1)}
 
 
-def _hashed(distances: Floats) -> NDArray[np.uint64]:
-    """Return a number (k, n) for each atom of k molecules: equal if their sorted distances are, to 4 decimals."""
-    rows = np.rint(np.sort(distances, axis=2)[:, :, :_LONGEST_ROW] * 1e4).astype(np.uint64)
+def _hashed(distances: NDArray[np.uint16]) -> NDArray[np.uint64]:
+    """Return a number (k, n) for each atom of k molecules: equal if their sorted distances (k, n, n) are."""
+    rows = np.sort(distances, axis=2)[:, :, :_LONGEST_ROW].astype(np.uint64)
     return (rows * _weights()[: rows.shape[2]]).sum(axis=2)
 
 

@@ -160,11 +160,8 @@ def _atom_pairs(molecules: ChunkMolecules) -> tuple[Ints, Codes]:
     pi = np.where(molecules.hybridisation == _TETRAHEDRAL, 0, molecules.order.astype(np.int64) - degree)
     pi = np.where(molecules.aromatic, 1, pi)
     of_atoms = (degree % 7 | pi % 3 << 3).astype(np.uint32) | _TYPES[molecules.number] << np.uint32(5)
-    columns = molecules.n_atoms[molecules.molecule]  # of each atom's row of distances
-    first = np.repeat(np.arange(len(degree)), columns)
-    ends = np.cumsum(columns)
-    second = np.arange(len(first)) - np.repeat(ends - columns - molecules.starts[molecules.molecule], columns)
-    distances = np.concatenate([one.ravel() for one in molecules.distances])
+    distances = molecules.distances[0]
+    first, second = molecules.pairs
     chosen = np.flatnonzero((first < second) & (distances <= _LONGEST))
     first, second = first[chosen], second[chosen]
     one, other = of_atoms[first], of_atoms[second]

@@ -17,7 +17,6 @@ from gcnbatch.data.chunk_molecules import ChunkMolecules, is_usual
 from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FEATURE, FeaturizerOptions
 from gcnbatch.data.fragments import fragments
 from gcnbatch.data.graph_features import FeatureTable
-from gcnbatch.data.normal_form import load_rdkit
 from gcnbatch.data.rdkit_binary import Ints, Structures
 from gcnbatch.data.sparse import Csr
 
@@ -56,15 +55,12 @@ class Begun(NamedTuple):
         Its features are computed with those of the chunk; see `gcnbatch.data.chunk_molecules.is_usual`.
     counts : dict of uint32, (size,)
         Of the fingerprints that RDKit makes, by their number in the options.
-    distances : float64, (n, n), or None
-        Numbers of bonds between the atoms of a usual molecule, where a feature needs them.
     of_rdkit
         What `gcnbatch.data.descriptors.rdkit_values` returns; None without descriptors.
     """
 
     usual: bool
     counts: dict[int, NDArray[np.uint32]]
-    distances: NDArray[np.float64] | None
     of_rdkit: RdkitValues | NDArray[np.float64] | None
 
 
@@ -88,10 +84,7 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         for number, kind in enumerate(options.fingerprints)
         if not usual or kind == CHIRAL
     }
-    distances = None
-    if usual and (options.descriptors or ATOM_PAIR in options.fingerprints):
-        distances = _chem().GetDistanceMatrix(molecule, False)
-    return Begun(usual, counts, distances, of_rdkit)
+    return Begun(usual, counts, of_rdkit)
 
 
 def molecule_features(
@@ -109,8 +102,7 @@ def molecule_features(
     options : FeaturizerOptions
     """
     usual = np.array([one.usual for one in begun], bool)
-    distances = [one.distances for one in begun if one.distances is not None]
-    molecules = ChunkMolecules(structures.of(usual), atoms, distances)
+    molecules = ChunkMolecules(structures.of(usual), atoms)
     described = np.zeros((len(begun), 0), np.float32)
     if options.descriptors:
         of_rdkit = [one.of_rdkit for one in begun if one.of_rdkit is not None]
@@ -134,11 +126,6 @@ def _counts(
             if number in one.counts:
                 found[row, first : first + options.size] = one.counts[number]
     return found
-
-
-@cache
-def _chem() -> Any:
-    return load_rdkit()
 
 
 def _described() -> Any:
