@@ -21,7 +21,7 @@ from gcnbatch.data.sparse import row_pointer
 _ELEMENTS = 119  # of RDKit's periodic table, with "*"
 _MASS = 100.0  # unit of the mass, so that it is about 1, as other features are
 _CHIRAL, _FIRST_CHIRAL = ("R", "S"), EXTENDED_NAMES.index("chirality=R")
-_TURNED = {"STEREOZ": "Z", "STEREOCIS": "Z", "STEREOE": "E", "STEREOTRANS": "E"}
+_TURNS = {"Z": (2, 4), "E": (3, 5)}  # RDKit's numbers: STEREOZ and STEREOCIS, STEREOE and STEREOTRANS
 _ISOTOPE = re.compile(r"\[\d")
 
 
@@ -34,13 +34,10 @@ class Properties(NamedTuple):
         Atom, and 0 for R or 1 for S.
     isotopes : list of (int, float)
         Atom, and its mass.
-    geometry : list of (int, str)
-        Bond, and Z or E.
     """
 
     chirality: Sequence[tuple[int, int]] = ()
     isotopes: Sequence[tuple[int, float]] = ()
-    geometry: Sequence[tuple[int, str]] = ()
 
 
 def ask_properties(molecule: Any, name: str) -> Properties:
@@ -48,16 +45,13 @@ def ask_properties(molecule: Any, name: str) -> Properties:
 
     `name` is its canonical SMILES, which tells what there is to ask for; "" if the molecule is not in normal form.
     """
-    chirality, isotopes, geometry = Properties()
+    chirality, isotopes = Properties()
     if not name or "@" in name:
         codes = [(atom.GetIdx(), atom.GetProp("_CIPCode")) for atom in molecule.GetAtomsMatchingQuery(_has_code())]
         chirality = [(number, _CHIRAL.index(code)) for number, code in codes if code in _CHIRAL]
     if not name or _ISOTOPE.search(name):
         isotopes = [(atom.GetIdx(), atom.GetMass()) for atom in molecule.GetAtoms() if atom.GetIsotope()]
-    if not name or "/" in name or "\\" in name:
-        bonds = ((bond.GetIdx(), _TURNED.get(str(bond.GetStereo()))) for bond in molecule.GetBonds())
-        geometry = [(number, turn) for number, turn in bonds if turn]
-    return Properties(chirality, isotopes, geometry)
+    return Properties(chirality, isotopes)
 
 
 @cache
@@ -109,25 +103,17 @@ def extended_atoms(
 
 
 def property_bonds(
-    structures: Structures, asked: Sequence[Properties], properties: Sequence[str]
+    structures: Structures, properties: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the number (G,), the ends (b, 2) and the channel (b,), from 0 on, of the bonds with each property.
 
     A bond appears once for each of its properties; bonds are in the order of `structures`.
     """
     n_bonds = structures.n_bonds
-    starts = row_pointer(n_bonds)[:-1]
     in_ring = np.zeros(len(structures.ends), bool)
     in_ring[structures.ring_bonds()] = True
-    has = {
-        "ring": in_ring,
-        "conjugated": structures.conjugated,
-        "Z": np.zeros(len(structures.ends), bool),
-        "E": np.zeros(len(structures.ends), bool),
-    }
-    for start, one in zip(starts.tolist(), asked, strict=True):
-        for bond, turn in one.geometry:
-            has[turn][start + bond] = True
+    has = {"ring": in_ring, "conjugated": structures.conjugated}
+    has |= {turn: np.isin(structures.stereo, numbers) for turn, numbers in _TURNS.items()}
     columns = [has[name] for one in properties for name in BOND_PROPERTIES[one]]
     bonds, channels = np.nonzero(np.stack(columns, axis=1))
     molecule = np.repeat(np.arange(len(n_bonds)), n_bonds)

@@ -30,7 +30,7 @@ from gcnbatch.data.atom_properties import atomic_weights
 from gcnbatch.data.charges import charges
 from gcnbatch.data.chunk_molecules import FAR, ORDERS, ChunkMolecules, is_usual
 from gcnbatch.data.fragments import circular, feature_patterns, features
-from gcnbatch.data.normal_form import read_again
+from gcnbatch.data.normal_form import NormalForm, read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
 from gcnbatch.data.substructures import Patterns, Plan
@@ -44,6 +44,7 @@ _NO_PATH = 1e8  # RDKit's distance of atoms that are not connected
 _MOST_BONDS = 127  # of a shortest path in a usual molecule
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
 _CLOSENESS = np.append(1 / np.arange(1, _MOST_BONDS + 2) ** 2, 0)  # of two atoms, by the bonds between; 0 without path
+_DECIMALS = 9  # of sums of numbers with two decimals: what is left of them does not depend on the order of terms
 _ELECTRON = 0.00054857990907  # its mass
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
 _SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
@@ -74,7 +75,7 @@ class RdkitValues(NamedTuple):
     name : str
         Canonical SMILES.
     centres : list of int
-        Atoms that can be a stereocentre, or have a double bond that can.
+        Places in the name of the atoms that can be a stereocentre, or have a double bond that can.
     counted_centres : tuple of two int
         Stereocentres by RDKit's older perception, and those that are unspecified.
     alerts : int
@@ -97,14 +98,13 @@ def names() -> tuple[str, ...]:
     return tuple(name for name, _ in _functions())
 
 
-def rdkit_values(molecule: Any, name: str) -> RdkitValues | Floats:
-    """Return what RDKit computes for a molecule in normal form, or all descriptors (D,) of one that is not usual.
-
-    See `gcnbatch.data.chunk_molecules.is_usual` for the arguments.
-    """
-    if is_usual(molecule, name) and not _RARE.search(name):
-        return _tools(_functions()).rdkit_values(molecule, name)
-    return _one_by_one(molecule)
+def rdkit_values(form: NormalForm) -> RdkitValues | Floats:
+    """Return what RDKit computes for a molecule, or all descriptors (D,) of one that is not usual."""
+    if not is_usual(form.molecule, form.name):
+        return _one_by_one(form.molecule)
+    if _RARE.search(form.name):
+        return _one_by_one(read_again(form.name))
+    return _tools(_functions()).rdkit_values(form)
 
 
 def _one_by_one(molecule: Any) -> Floats:
@@ -208,17 +208,20 @@ class _Tools:
         """Add those that can be searched for to the plan."""
         return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
-    def rdkit_values(self, molecule: Any, name: str) -> RdkitValues:
+    def rdkit_values(self, form: NormalForm) -> RdkitValues:
         """Return what RDKit computes for a usual molecule."""
+        molecule, name, _ = form
+        centres, counted = self._stereo(molecule)
         return RdkitValues(
             [value(function, molecule) for function in self.others],
             name,
-            *self._stereo(molecule),
+            form.places(centres),
+            counted,
             sum(
                 all(name.count(letter) >= text.count(letter) for letter in "FO") and molecule.HasSubstructMatch(alert)
                 for text, alert in self._other_alerts
             ),
-            *(function(molecule) for function in self._plain),
+            *(round(function(molecule), _DECIMALS) for function in self._plain),
         )
 
     def _stereo(self, molecule: Any) -> tuple[list[int], tuple[int, int]]:
@@ -261,7 +264,7 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     atom = Atom(6, 0, 3, 4, 4, 0, False)
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
     structure = Structures(
-        one, one - 1, one - 1, one - 1, none.reshape(0, 2), none, none > 0, none, none, np.ones(1, bool)
+        one, one - 1, one - 1, one - 1, none.reshape(0, 2), none, none > 0, none, none, none, np.ones(1, bool)
     )
     methane = ChunkMolecules(structure, [atom])
     with np.errstate(all="ignore"):

@@ -13,10 +13,19 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import EXTENDED, AtomTable, random_walks
 from gcnbatch.data.atom_properties import Properties, ask_properties, extended_atoms, property_bonds
+from gcnbatch.data.chunk_molecules import is_usual
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.molecule_features import Begun, begin, count_columns, graph_feature_names, molecule_features
-from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
+from gcnbatch.data.normal_form import (
+    STEREO,
+    NormalForm,
+    has_unique_rings,
+    in_order,
+    load_rdkit,
+    molecule_as_written,
+    normal_form,
+)
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import scaffold
@@ -94,7 +103,9 @@ class _Featurizer:
         """Return the molecule of a SMILES, or why it has no graph."""
         if reason := excess(text, options.max_nodes):
             return BadMolecule(index, reason, too_large=True)
-        form = graph_form(text, options, options.asks_rdkit)
+        form = graph_form(text, options)
+        if form is not None and options.asks_rdkit and _depends_on_order(form):
+            form = in_order(form)
         if form is None:
             return BadMolecule(index, complaint(self.chem, text), unreadable=True)
         molecule = form.molecule
@@ -106,8 +117,14 @@ class _Featurizer:
             return found
         return found._replace(
             properties=ask_properties(molecule, form.name) if options.asks_properties else Properties(),
-            features=begin(molecule, form.name, options) if options.of_molecules else None,
+            features=begin(form, options) if options.of_molecules else None,
         )
+
+
+def _depends_on_order(form: NormalForm) -> bool:
+    """Whether what RDKit says of atoms, bonds and rings depends on the order of the atoms that it has read."""
+    has_stereo = STEREO.search(form.name) is not None
+    return has_stereo or not is_usual(form.molecule, form.name) or not has_unique_rings(form.molecule)
 
 
 @cache
@@ -115,13 +132,10 @@ def _featurizer(as_written: bool) -> _Featurizer:
     return _Featurizer(as_written)
 
 
-def graph_form(text: str, options: FeaturizerOptions, again: bool) -> NormalForm | None:
-    """Return the normal form that becomes a graph, None where there is none; as it is written, it has no name.
-
-    With `again` (see `normal_form`), the molecule has its atoms in the order of the graph.
-    """
+def graph_form(text: str, options: FeaturizerOptions) -> NormalForm | None:
+    """Return the normal form that becomes a graph, None where there is none; as it is written, it has no name."""
     if not options.as_written:
-        return normal_form(text, options, options.sees_stereo, again)
+        return normal_form(text, options, options.sees_stereo)
     molecule = molecule_as_written(text, options)
     return NormalForm(molecule, "", "") if molecule is not None and molecule.GetNumAtoms() else None
 
@@ -151,8 +165,8 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     structures = read if options.as_written else read.in_order([molecule.order for molecule in found])
     asked = [molecule.properties for molecule in found]
     n_bonds, ends, channel = _bonds(structures, options)
-    if options.bond_properties:  # in RDKit's order
-        more = property_bonds(read, asked, options.bond_properties)
+    if options.bond_properties:
+        more = property_bonds(structures, options.bond_properties)
         n_bonds, ends, channel = _with_more(n_bonds, ends, channel, more, len(options.bond_channel_names))
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),

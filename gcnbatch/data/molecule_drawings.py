@@ -10,6 +10,7 @@ from typing import Any
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import FeaturizerOptions, graph_form, load_rdkit
+from gcnbatch.data.normal_form import in_order
 
 WIDTH, HEIGHT = 240, 160
 MOST_CHARACTERS, MOST_ATOMS = 1000, 150  # of a SMILES and of a molecule that are drawn
@@ -79,7 +80,7 @@ def layouts(smiles: Sequence[str], options: FeaturizerOptions) -> list[Layout | 
     drawer = _drawer()
 
     def lay_out(text: str) -> Layout | None:
-        form = graph_form(text, options, again=True)
+        form = in_order(graph_form(text, options))
         layout = None if form is None else _layout(form.molecule, drawer)
         return None if form is None or layout is None else replace(layout, smiles=form.name)
 

@@ -17,6 +17,7 @@ from gcnbatch.data.chunk_molecules import ChunkMolecules, is_usual
 from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FEATURE, FeaturizerOptions
 from gcnbatch.data.fragments import fragments
 from gcnbatch.data.graph_features import FeatureTable
+from gcnbatch.data.normal_form import NormalForm
 from gcnbatch.data.rdkit_binary import Ints, Structures
 from gcnbatch.data.sparse import Csr
 
@@ -64,23 +65,21 @@ class Begun(NamedTuple):
     of_rdkit: RdkitValues | NDArray[np.float64] | None
 
 
-def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
+def begin(form: NormalForm, options: FeaturizerOptions) -> Begun:
     """Ask RDKit for what the features of a molecule are made from.
 
     What takes time in proportion to a molecule of any size is done here, where the caller limits it.
 
     Parameters
     ----------
-    molecule
-        An RDKit molecule.
-    name : str
-        Its canonical SMILES; "" for a molecule that is not in normal form.
+    form : NormalForm
+        Its atoms in any order if no value depends on it.
     options : FeaturizerOptions
     """
-    of_rdkit = _described().rdkit_values(molecule, name) if options.descriptors else None
-    usual = is_usual(molecule, name) if of_rdkit is None else not isinstance(of_rdkit, np.ndarray)
+    of_rdkit = _described().rdkit_values(form) if options.descriptors else None
+    usual = is_usual(form.molecule, form.name) if of_rdkit is None else not isinstance(of_rdkit, np.ndarray)
     counts = {
-        number: generator(kind, options.radius, options.size).GetCountFingerprintAsNumPy(molecule)
+        number: generator(kind, options.radius, options.size).GetCountFingerprintAsNumPy(form.molecule)
         for number, kind in enumerate(options.fingerprints)
         if not usual or kind == CHIRAL
     }

@@ -18,6 +18,7 @@ This module imports little, because worker processes import it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ class NormalForm(NamedTuple):
     molecule
         A sanitised RDKit molecule, its atoms in any order.
     name : str
-        Its canonical SMILES.
+        Its canonical SMILES; "" for a molecule that is not in normal form.
     order : str
         RDKit's list of the atoms in the order of `name`, as text: ``"[2,0,1]"``; "" if they are in this order.
     """
@@ -48,8 +49,15 @@ class NormalForm(NamedTuple):
     name: str
     order: str
 
+    def places(self, atoms: Sequence[int]) -> list[int]:
+        """Return the places of RDKit's atoms in the order of the name."""
+        if not atoms or not self.order:
+            return list(atoms)
+        order = list(map(int, self.order.strip("[,]").split(",")))
+        return [order.index(atom) for atom in atoms]
 
-def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool = False) -> NormalForm | None:
+
+def normal_form(text: str, options: FeaturizerOptions, stereo: bool) -> NormalForm | None:
     """Return the normal form of a SMILES, standardised as `options` say; None where RDKit cannot read it.
 
     Parameters
@@ -59,9 +67,6 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
         Largest fragment and neutralisation.
     stereo : bool
         Keep stereochemistry. Without it, molecules that differ in nothing else have equal normal forms.
-    again : bool
-        Read the molecule once more, from its name alone, so that whatever RDKit computes of it is equal to the bit. It
-        adds in the order of atoms, bonds and rings.
     """
     reader = _reader()
     molecule = reader.read(text, stereo)
@@ -75,16 +80,34 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
     name = reader.chem.MolToSmiles(molecule, reader.writing)
     if not name:  # no atoms
         return None
-    if not again:
-        return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
-    if name != text or standardize or _HYDROGEN.search(text):  # else it was read from its name
-        molecule = reader.once_more(name)
-    return None if molecule is None else NormalForm(molecule, name, "")
+    is_read_from_name = name == text and not standardize and not _HYDROGEN.search(text)
+    return NormalForm(molecule, name, "" if is_read_from_name else molecule.GetProp("_smilesAtomOutputOrder"))
+
+
+def in_order(form: NormalForm | None) -> NormalForm | None:
+    """Return a form with its atoms in the order of the name; None where RDKit cannot read the name.
+
+    The molecule is read from its name alone, so that whatever RDKit computes of it is equal to the bit: it adds in the
+    order of atoms, bonds and rings.
+    """
+    if form is None or not form.order:
+        return form
+    molecule = read_again(form.name)
+    return None if molecule is None else NormalForm(molecule, form.name, "")
+
+
+def has_unique_rings(molecule: Any) -> bool:
+    """Whether RDKit finds the same smallest rings in any order of atoms.
+
+    Another smallest set of rings has one that shares two bonds or more with a ring of this set, or an atom in three.
+    """
+    bridgeheads, shared = _ring_tools()
+    return not bridgeheads(molecule) and not molecule.HasSubstructMatch(shared)
 
 
 def normal_molecule(text: str, options: FeaturizerOptions) -> Any:
     """Return the RDKit molecule of `normal_form`, read again, with its atoms in order; None where there is none."""
-    form = normal_form(text, options, stereo=True, again=True)
+    form = in_order(normal_form(text, options, stereo=True))
     return None if form is None else form.molecule
 
 
@@ -202,6 +225,14 @@ class _Reader:
 @cache
 def _reader() -> _Reader:
     return _Reader()
+
+
+@cache
+def _ring_tools() -> tuple[Any, Any]:
+    """Return what counts atoms where bridges between rings end, and the pattern of an atom in three rings."""
+    from rdkit.Chem.rdMolDescriptors import CalcNumBridgeheadAtoms
+
+    return CalcNumBridgeheadAtoms, load_rdkit().MolFromSmarts("[!R0;!R1;!R2]")
 
 
 @cache

@@ -19,6 +19,7 @@ another version, isotopes, labels, queries, or more than 255 atoms.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ _ODD_BOND = (_BYTES & _BOND_OTHER > 0) | (_STEREO_AND_TYPE == _BOND_STEREO)  # o
 # For `bytes.translate`, of the byte that decides a record's length: the length, without stereochemistry; has it any
 _ATOM_LENGTHS = bytes((6 + _N_VALUES).tolist())
 _BOND_LENGTHS = bytes((3 + (_BYTES & _BOND_TYPE > 0) + (_BYTES & _BOND_DIRECTION > 0)).tolist())
+_STEREO_PLACES = np.frombuffer(_BOND_LENGTHS, np.uint8).astype(np.int64)
 _HAS_STEREO = bytes((_STEREO_AND_TYPE == _BOND_STEREO | _BOND_TYPE).tolist())
 _TYPES = np.full(256, SINGLE, np.int64)
 _TYPES[[DOUBLE, TRIPLE]] = DOUBLE, TRIPLE
@@ -72,6 +74,8 @@ class Structures(NamedTuple):
         First and second atom of each bond, counted in its molecule.
     types : int64, (B,)
     conjugated : bool, (B,)
+    stereo : int64, (B,)
+        RDKit's number of the stereochemistry of a double bond.
     ring_sizes : int64, (R,)
         Of RDKit's symmetrised smallest set of smallest rings.
     ring_atoms : int64, (ring_sizes.sum(),)
@@ -87,6 +91,7 @@ class Structures(NamedTuple):
     ends: Ints
     types: Ints
     conjugated: NDArray[np.bool_]
+    stereo: Ints
     ring_sizes: Ints
     ring_atoms: Ints
     plain: NDArray[np.bool_]
@@ -117,6 +122,7 @@ class Structures(NamedTuple):
             self.ends[bonds],
             self.types[bonds],
             self.conjugated[bonds],
+            self.stereo[bonds],
             self.ring_sizes[rings],
             self.ring_atoms[ring_atoms],
             self.plain[molecules],
@@ -142,7 +148,11 @@ class Structures(NamedTuple):
         first = np.repeat(starts, self.n_atoms)
         places = atoms = np.arange(len(first))
         if any(orders):
-            atoms = first + np.fromstring(",".join([order.strip("[,]") for order in orders]), np.int64, sep=",")
+            texts = [
+                order.strip("[,]") or _as_they_are(size)
+                for order, size in zip(orders, self.n_atoms.tolist(), strict=True)
+            ]
+            atoms = first + np.fromstring(",".join(texts), np.int64, sep=",")
             places = np.empty_like(atoms)
             places[atoms] = np.arange(len(atoms))
         start = np.repeat(starts, self.n_bonds)[:, None]
@@ -154,6 +164,7 @@ class Structures(NamedTuple):
             ends=(ends - start)[by],
             types=self.types[by],
             conjugated=self.conjugated[by],
+            stereo=self.stereo[by],
             ring_atoms=places[of_rings + self.ring_atoms] - of_rings,
         )
 
@@ -232,10 +243,11 @@ class MoleculeReader:
             )
             rows.append(self.table.row(values))
         ends: list[int] = []
-        types, conjugated = [], []
+        types, conjugated, stereo = [], [], []
         for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
             ends += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
             conjugated.append(bond.GetIsConjugated())
+            stereo.append(int(bond.GetStereo()))
             types.append(AROMATIC if bond.GetIsAromatic() else self._types.get(bond.GetBondType(), SINGLE))
         rings = [list(ring) for ring in self._chem.GetSymmSSSR(molecule)]
         return Structures(
@@ -246,10 +258,16 @@ class MoleculeReader:
             np.array(ends, np.int64).reshape(-1, 2),
             np.array(types, np.int64),
             np.array(conjugated, bool),
+            np.array(stereo, np.int64),
             np.array([len(ring) for ring in rings], np.int64),
             np.array([*chain.from_iterable(rings)], np.int64),
             np.zeros(1, bool),
         )
+
+
+@lru_cache(maxsize=256)
+def _as_they_are(size: int) -> str:
+    return ",".join(map(str, range(size)))
 
 
 def _decoded(binaries: Sequence[bytes]) -> Structures:
@@ -289,6 +307,7 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
         np.column_stack([data[bond], data[bond + 1]]).astype(np.int64),
         np.where(flags & _BOND_AROMATIC, AROMATIC, own),
         flags & _BOND_CONJUGATED > 0,
+        np.where(flags & _BOND_STEREO, data[bond + _STEREO_PLACES[flags]], 0).astype(np.int64),
         sizes,
         data[of_rings].astype(np.int64),
         plain,

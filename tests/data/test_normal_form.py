@@ -43,9 +43,16 @@ MOLECULES = (
     "[SbH6+3]",
 )
 # RDKit's ranks of atoms leave ties between atoms that no symmetry exchanges: rings of several parts, polyethers, cages.
+# Some have several smallest sets of rings.
 TIES = (
     *("C1CCCCC1.C1CC1.C1CC1", "C1CN(CCOCCN2CCOCC2)CCO1", "C12C3C4C5C1C6C7C2C8C3C9C4C1C5C6C2C7C8C9C12"),
     *("C1CCC2CCCCC2C1.C1CCC(C1)C1CCCC1", "C1COCCOCCN2CCOCCOCCN1CCOCCOCC2", "OC1C(O)C(O)C(O)C(O)C1O"),
+    *(
+        "C1CCCCCc2ccc(cc2)CCCC1",
+        "C12C3C1C1C2C31",
+        "C1CC2CCC1CC2",
+        "c1cc2cccc3C=CCc(c1)c23",
+    ),  # several smallest sets of rings
     *("C12C3C4C1C5C4C3C25", "C1C2CC3CC1CC(C2)C3", "C(c1ccccc1)(c1ccccc1)(c1ccccc1)c1ccccc1"),
 )
 
