@@ -56,13 +56,21 @@ for _key, _values in _COEFFICIENTS.items():
     _TABLE[_key] = _values
 
 
-def charges(molecules: ChunkMolecules) -> Floats:
-    """Return the charges (N,) of the atoms, without their hydrogens; NaN near an atom without coefficients."""
-    src, dst, hydrogens = molecules.src, molecules.dst, molecules.hydrogens
-    oxygens = np.bincount(src, molecules.number[dst] == _OXYGEN, len(molecules.number))
+def polynomials(molecules: ChunkMolecules) -> Floats:
+    """Return the coefficients (N, 3) of each atom's electronegativity; NaN where there are none."""
+    oxygens = np.bincount(molecules.src, molecules.number[molecules.dst] == _OXYGEN, len(molecules.number))
     others = ~np.isin(molecules.hybridisation, (_SP, _SP2, _SP3))
     coefficients = _TABLE[molecules.number, molecules.hybridisation]
     coefficients[(molecules.number == _SULFUR) & others & (oxygens == 2)] = _SULFONE
+    return coefficients
+
+
+def charges(molecules: ChunkMolecules, coefficients: Floats) -> Floats:
+    """Return the charges (N,) of the atoms, without their hydrogens; NaN near an atom without coefficients.
+
+    An atom without bonds and hydrogens keeps its formal charge. `coefficients` are those of `polynomials`.
+    """
+    src, dst, hydrogens = molecules.src, molecules.dst, molecules.hydrogens
     cation = coefficients.sum(axis=1)
     found, of_hydrogens = _formal(molecules), np.zeros(len(hydrogens))
     weight = 0.5
@@ -71,7 +79,8 @@ def charges(molecules: ChunkMolecules) -> Floats:
         difference = own[dst] - own[src]
         drawn = np.bincount(src, difference / cation[np.where(difference < 0, dst, src)], len(own))
         difference = _electronegativity(_HYDROGEN, of_hydrogens / np.maximum(hydrogens, 1)) - own
-        given = hydrogens * (difference / np.where(difference < 0, _HYDROGEN_CATION, cation))
+        given = difference / np.where(difference < 0, _HYDROGEN_CATION, cation)
+        given = np.where(hydrogens > 0, hydrogens * given, 0)
         found = found + weight * (drawn + given)
         of_hydrogens = of_hydrogens - weight * given
         weight /= 2

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.atom_properties import atomic_weights
-from gcnbatch.data.charges import charges
+from gcnbatch.data.charges import charges, polynomials
 from gcnbatch.data.chunk_molecules import FAR, ORDERS, ChunkMolecules, is_usual
 from gcnbatch.data.fragments import circular, feature_patterns, features
 from gcnbatch.data.normal_form import NormalForm, read_again
@@ -39,12 +39,14 @@ Floats = NDArray[np.float64]
 Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
-_RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without charges
+_RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without partial charges
+_LONE = re.compile(r"(?<![^.])\[[A-Za-z]+[-+]?\d*\](?![^.])")  # an atom without bonds, which keeps its formal charge
 _NO_PATH = 1e8  # RDKit's distance of atoms that are not connected
 _MOST_BONDS = 127  # of a shortest path in a usual molecule
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
 _CLOSENESS = np.append(1 / np.arange(1, _MOST_BONDS + 2) ** 2, 0)  # of two atoms, by the bonds between; 0 without path
-_DECIMALS = 9  # of sums of numbers with two decimals: what is left of them does not depend on the order of terms
+_DECIMALS = 11  # of sums whose terms have few digits: what is left of them does not depend on the order of terms
+_UNSIGNED = 1 << 32  # RDKit's valence electrons of an atom are unsigned: those of [BH4-] are 2^32 - 1
 _ELECTRON = 0.00054857990907  # its mass
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
 _SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
@@ -102,7 +104,7 @@ def rdkit_values(form: NormalForm) -> RdkitValues | Floats:
     """Return what RDKit computes for a molecule, or all descriptors (D,) of one that is not usual."""
     if not is_usual(form.molecule, form.name):
         return _one_by_one(form.molecule)
-    if _RARE.search(form.name):
+    if _RARE.search(form.name) and _RARE.search(_LONE.sub("", form.name)):
         return _one_by_one(read_again(form.name))
     return _tools(_functions()).rdkit_values(form)
 
@@ -278,10 +280,12 @@ class _Chunk:
         self.of_rdkit, self.molecules, self.tools = of_rdkit, molecules, tools
         self.search = molecules.search(tools.plan)
         molecules.features = features(self.search, tools.features)
-        found = charges(molecules)
+        coefficients = polynomials(molecules)
+        found = charges(molecules, coefficients)
         unknown = ~np.isfinite(found)
         self.charges = np.where(unknown, 0, found)
         self.uncharged = molecules.sum(unknown) > 0
+        self.lacks_coefficients = molecules.sum(np.isnan(coefficients[:, 0])) > 0
         self.volumes, self.surface = self._labute()
 
     def values(self) -> dict[str, NDArray[Any]]:
@@ -452,7 +456,7 @@ class _Chunk:
     def _paths(self) -> dict[str, NDArray[Any]]:
         """Compute Chi and Kappa from all paths of at most 4 bonds, each found in both directions."""
         number, outer = self.molecules.number, self.tools.outer[self.molecules.number]
-        valence = (outer - self.molecules.hydrogens).astype(float)
+        valence = ((outer - self.molecules.hydrogens) % _UNSIGNED).astype(float)
         kier = np.where(number <= 10, valence, valence / np.where(number > 10, number - outer - 1, 1))
         deltas = {"n": valence, "v": np.where(number <= 1, 0, kier)}
         roots = {name: np.where(delta != 0, 1 / np.sqrt(delta), 0) for name, delta in deltas.items()}
@@ -546,6 +550,7 @@ class _Chunk:
             no_path = (of_pairs == FAR).sum(axis=1)
             to_all[atoms] = (of_pairs.sum(axis=1) - FAR * no_path) / 6 + _NO_PATH * no_path
             self.likeness[atoms] = _hashed(of_pairs)
+        bcut[self.lacks_coefficients] = np.nan  # RDKit computes none of them, also for salts whose charges it knows
         found = {
             name.format(end): bcut[:, row, column]
             for row, (name, ends) in enumerate(zip(_BCUT, _BCUT_ENDS, strict=True))
