@@ -1,15 +1,15 @@
 """Substructure search over all molecules of a chunk at once: SMARTS patterns, matched by array operations.
 
 RDKit's matcher takes one molecule and one pattern a call; hundreds of patterns cost a millisecond a molecule. Here the
-expressions of all patterns are evaluated together, for all atoms and bonds of the chunk. Patterns of which an atom or a
-bond is nowhere in it are not searched for. A step of a search is a join of all partial matches in the chunk with the
-bonds that can continue them.
+expressions of all patterns are evaluated together, for all atoms and bonds of the chunk. Patterns of which an atom is
+nowhere in it are not searched for. A search begins at the rarest atom; a step is a join of all partial matches in the
+chunk with the bonds that can continue them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import compress, zip_longest
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ _LETTERS = ("*", "isotope", "a", "A", "in ring", "#", "D", "X", "H", "v", "R", "
 
 
 class Searched(NamedTuple):
-    """A pattern of a plan: the literal of each atom, and (first atom, second atom, kind of edge) for each bond."""
+    """A pattern of a plan: the literal of each atom, and (first atom, second atom, kind) for each bond."""
 
     atoms: tuple[int, ...]
     bonds: tuple[tuple[int, int, int], ...]
@@ -71,7 +71,6 @@ class Plan:
     def __init__(self) -> None:
         self.primitives: list[tuple[int, str, int]] = []  # literal, letter and number
         self.kinds: dict[Expression, int] = {}  # expressions of bonds
-        self.edges: dict[tuple[int, int, int], int] = {}  # kinds of edges: literals of both ends, kind of bond
         self._literals: dict[Expression, int] = {}
         self._level: list[int] = []  # of each expression
         self._joints: list[tuple[int, list[int]]] = []  # literals, and those that all must hold
@@ -86,8 +85,7 @@ class Plan:
         bonds_of = []
         for place, (first, second, bond) in enumerate(pattern.bonds):
             of_bond = ("and", bond, ("@", 0)) if place in pattern.ring_bonds else bond
-            edge = atoms[first], atoms[second], self.kinds.setdefault(of_bond, len(self.kinds))
-            bonds_of.append((first, second, self.edges.setdefault(edge, len(self.edges))))
+            bonds_of.append((first, second, self.kinds.setdefault(of_bond, len(self.kinds))))
         return Searched(tuple(atoms), tuple(bonds_of))
 
     @cached_property
@@ -116,11 +114,6 @@ class Plan:
             parts = [np.array([part for part in column if part is not None], np.int64) for column in columns]
             found.append(_Level(np.array([literal for literal, _ in joints], np.int64), parts, recursive))
         return found
-
-    @cached_property
-    def ends(self) -> Ints:
-        """The kinds of edges, (edges, 3)."""
-        return np.array(list(self.edges), np.int64).reshape(-1, 3)
 
     def _literal(self, expression: Expression) -> int:
         """Return the literal of an expression of atoms."""
@@ -187,16 +180,16 @@ class Search:
         rings: Ints,
     ) -> None:
         self.size, self.molecule, self.number, self._plan = size, molecule, number, plan
-        # Behind the last edge, one that is none: of no kind, from any atom to any
-        self._src, self._dst = np.append(src, 0), np.append(dst, 0)
         count = len(number)
         self.degree = np.bincount(src, minlength=count)
         self._key = src * count + dst
-        # Of each atom: its neighbours, the edges to them and those back, then the edge that is none
+        # Of each atom: its neighbours, and for each kind of bonds whether those to them are of it; then atom 0, by none
         place = np.arange(len(src)) - (np.cumsum(self.degree) - self.degree)[src]
-        self._neighbours, self._forth, self._back = np.full((3, count, int(self.degree.max(initial=0))), len(src))
-        self._neighbours[src, place], self._forth[src, place] = dst, np.arange(len(src))
-        self._back[src, place] = np.argsort(dst, kind="stable")
+        self._neighbours = np.zeros((count, int(self.degree.max(initial=0))), np.int64)
+        self._neighbours[src, place] = dst
+        self._kinds = _kinds_of(plan.kinds, kind, in_ring)
+        self._bonds = np.zeros((len(self._kinds), *self._neighbours.shape), bool)
+        self._bonds[:, src, place] = self._kinds
         orders = np.bincount(src, np.array([0, 1, 2, 3, 1.5])[kind], count)
         none = np.zeros(count, np.int64)
         values = {
@@ -224,8 +217,6 @@ class Search:
         holds = own == numbers[:, None]
         holds[is_least] = own[is_least] >= numbers[is_least, None]
         self._set(literals, holds)
-        self._kinds = np.pad(_kinds_of(plan.kinds, kind, in_ring), ((0, 0), (0, 1)))
-        self._edges: dict[int, Mask] = {}
         self._counts: dict[int, int] = {}
         for level in plan.levels:
             if len(level.found):
@@ -257,13 +248,9 @@ class Search:
         return mask
 
     def possible(self, patterns: Patterns[Key]) -> Iterator[Key]:
-        """Yield the patterns of which each atom and each bond is somewhere in the chunk; `matches` takes only them."""
+        """Yield the patterns of which each atom is somewhere in the chunk."""
         literals, starts = patterns.literals
-        held = self._some[literals]
-        some = dict(compress(patterns.items(), np.logical_and.reduceat(held, starts).tolist()))
-        self._find_edges({edge for one in some.values() for *_, edge in one.bonds} - self._counts.keys())
-        counts = self._counts
-        yield from (key for key, one in some.items() if all(counts[edge] for *_, edge in one.bonds))
+        yield from compress(patterns, np.logical_and.reduceat(self._some[literals], starts).tolist())
 
     def count(self, pattern: Searched) -> Ints:
         """Return the number of matches in each molecule (G,); matches with the same atoms count once."""
@@ -282,66 +269,53 @@ class Search:
 
         `among` (N,) limits the first atom.
         """
-        if not pattern.bonds:
-            mask = self.atoms(pattern)
-            return [np.flatnonzero(mask if among is None else mask & among)]
-        counts = [self._counts[edge] for *_, edge in pattern.bonds]
-        left = dict(enumerate(pattern.bonds))
-        starts = [place for place, bond in left.items() if among is None or 0 in bond[:2]]
-        first, second, edge = left.pop(min(starts, key=counts.__getitem__))
-        edges = self._edges[edge].nonzero()[0]
-        columns = {first: self._src[edges], second: self._dst[edges]}
-        if among is not None:
-            kept = among[columns[0]]
-            columns = {atom: column[kept] for atom, column in columns.items()}
-        while left and len(columns[first]):
-            place = min(left, key=lambda one: _cost(left[one], columns, counts[one]))
-            one, other, edge = left.pop(place)
-            if one in columns and other in columns:
-                columns = self._closed(columns, one, other, edge)
-            elif one in columns:
-                columns = self._extended(columns, one, other, edge, forward=True)
-            else:
-                columns = self._extended(columns, other, one, edge, forward=False)
+        counts = [self._count(literal) for literal in pattern.atoms]
+        start = 0 if among is not None else counts.index(min(counts))
+        mask = self._masks[pattern.atoms[start]]
+        found = np.flatnonzero(mask if among is None else mask & among)[None]
+        rows, left = {start: 0}, list(pattern.bonds)  # of each atom in `found`
+        while left and found.size:
+            bond = min(left, key=lambda one: _cost(one, rows, counts))
+            left.remove(bond)
+            first, second, kind = bond
+            if first in rows and second in rows:
+                found = self._closed(found, rows[first], rows[second], kind)
+                continue
+            known, new = (first, second) if first in rows else (second, first)
+            found = self._extended(found, rows[known], pattern.atoms[new], kind)
+            rows[new] = len(rows)
         if left:
             return [np.zeros(0, np.int64)] * len(pattern.atoms)
-        return [columns[atom] for atom in range(len(pattern.atoms))]
+        return [found[rows[atom]] for atom in range(len(pattern.atoms))]
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _find_edges(self, kinds: Collection[int]) -> None:
-        """Find the edges of these kinds, all in a few operations."""
-        if not kinds:
-            return
-        numbers = list(kinds)
-        one, other, bond = self._plan.ends[numbers].T
-        masks = self._masks[one].take(self._src, axis=1)
-        masks &= self._masks[other].take(self._dst, axis=1)
-        masks &= self._kinds[bond]
-        self._edges.update(zip(numbers, masks, strict=True))
-        self._counts.update(zip(numbers, map(np.count_nonzero, masks), strict=True))
+    def _count(self, literal: int) -> int:
+        """Return the number of atoms that a literal holds for."""
+        if literal not in self._counts:
+            self._counts[literal] = np.count_nonzero(self._masks[literal])
+        return self._counts[literal]
 
-    def _extended(self, columns: dict[int, Ints], known: int, new: int, edge: int, forward: bool) -> dict[int, Ints]:
-        """Add the neighbours of atom `known` that can be atom `new`; `forward`: the kind of edge leads to it."""
-        edges = (self._forth if forward else self._back)[columns[known]]
-        rows, place = self._edges[edge][edges].nonzero()
-        found = {atom: column[rows] for atom, column in columns.items()}
-        added = self._neighbours[found[known], place]
-        earlier = [column for atom, column in found.items() if atom != known]
-        if earlier:
-            distinct = earlier[0] != added
-            for column in earlier[1:]:
-                distinct &= column != added
-            if not distinct.all():
-                found, added = {atom: column[distinct] for atom, column in found.items()}, added[distinct]
-        return found | {new: added}
+    def _extended(self, found: Ints, known: int, literal: int, kind: int) -> Ints:
+        """Add a row to matches (k, n): the atoms that a literal holds for, with this bond to those of row `known`."""
+        atoms = found[known]
+        neighbours = self._neighbours.take(atoms, axis=0)
+        fits = self._masks[literal].take(neighbours)
+        fits &= self._bonds[kind].take(atoms, axis=0)
+        places = fits.ravel().nonzero()[0]
+        added = neighbours.ravel().take(places)
+        found = found.take(places // neighbours.shape[1], axis=1)
+        extended = np.concatenate([found, added[None]])
+        if len(found) == 1:
+            return extended
+        distinct = (found != added).all(axis=0)
+        return extended if distinct.all() else extended[:, distinct]
 
-    def _closed(self, columns: dict[int, Ints], first: int, second: int, edge: int) -> dict[int, Ints]:
-        """Keep the rows whose two atoms have a bond."""
-        key = columns[first] * len(self.number) + columns[second]
+    def _closed(self, found: Ints, first: int, second: int, kind: int) -> Ints:
+        """Keep the matches (k, n) whose atoms of these rows have a bond of this kind."""
+        key = found[first] * len(self.number) + found[second]
         index = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-        kept = (self._key[index] == key) & self._edges[edge][index]
-        return {atom: column[kept] for atom, column in columns.items()}
+        return found[:, (self._key[index] == key) & self._kinds[kind][index]]
 
 
 def _kinds_of(expressions: Collection[Expression], kind: Ints, in_ring: Mask) -> Mask:
@@ -368,9 +342,9 @@ def _weights(bits: int) -> NDArray[np.uint64]:
     return np.random.default_rng(0).integers(1 << 63, size=1 << bits, dtype=np.uint64)
 
 
-def _cost(bond: tuple[int, int, int], placed: Container[int], count: int) -> int:
-    """Return in which order bonds are searched for: first between placed atoms, then the rarest one."""
+def _cost(bond: tuple[int, int, int], placed: Container[int], counts: Sequence[int]) -> int:
+    """Return in which order bonds are searched for: first between placed atoms, then to the rarest one."""
     first, second, _ = bond
     if first in placed:
-        return 0 if second in placed else count
-    return count if second in placed else sys.maxsize
+        return 0 if second in placed else counts[second]
+    return counts[first] if second in placed else sys.maxsize
