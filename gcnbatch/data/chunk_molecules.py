@@ -22,7 +22,6 @@ from gcnbatch.data.substructures import Plan, Search
 ORDERS = np.array([0, 1, 2, 3, 1.5])  # of bonds, by type
 _SIXTHS = np.array([0, 6, 3, 2, 4], np.uint16)  # their reciprocals, in sixths
 FAR = 10_000  # the distance of atoms that are not connected; a path in 128 atoms has at most 127 bonds
-_STACKED = 4  # molecules are stacked with others whose numbers of atoms are the same, rounded up to a multiple of this
 _MOST_ATOMS = 128  # of a usual molecule; in larger matrices, bits depend on the number of BLAS threads
 _UNUSUAL = re.compile(r"[*~$<>]|\[(?:\d|H|#)")  # labels, isotopes, bonds of other types and hydrogens that are atoms
 
@@ -49,7 +48,7 @@ class ChunkMolecules:
     Parameters
     ----------
     structures : Structures
-        Of usual molecules.
+        Of usual molecules, by their numbers of atoms, ascending.
     atoms : sequence of Atom
         Rows of the AtomTable.
 
@@ -136,40 +135,26 @@ class ChunkMolecules:
         return np.repeat(np.arange(len(columns)), columns), np.arange(self.squares[-1]) - np.repeat(before, columns)
 
     @cached_property
+    def groups(self) -> list[tuple[int, slice]]:
+        """Numbers of atoms, and the molecules that have them."""
+        sizes, counts = np.unique(self.n_atoms, return_counts=True)
+        ends = np.cumsum(counts)
+        return [(size, slice(*ends)) for size, *ends in np.stack([sizes, ends - counts, ends], axis=1).tolist()]
+
+    @cached_property
     def distances(self) -> NDArray[np.uint16]:
         """Lengths (2, P) of the shortest paths between the atoms of each pair, `FAR` where there is none.
 
-        They are numbers of bonds, and sums of the reciprocals of their orders, in sixths. No path leads through an atom
-        with one bond, so the matrices are of the others.
+        They are numbers of bonds, and sums of the reciprocals of their orders, in sixths.
         """
-        is_end = (self.degree[self.src] == 1) & (self.degree[self.dst] > 1)
-        ends, inner = self.src[is_end], np.ones(len(self.molecule), bool)
-        inner[ends] = False
-        counts = np.bincount(self.molecule[inner], minlength=self.size)
-        place = np.cumsum(inner) - 1 - (np.cumsum(counts) - counts)[self.molecule]
-        place[ends] = place[self.dst[is_end]]
-        lengths = np.stack([np.ones_like(self.kind, np.uint16), _SIXTHS[self.kind]])[:, self.of_edge]
-        beyond = np.zeros((2, len(place)), np.uint16)
-        beyond[:, ends] = lengths[:, is_end]
-        width = -(-counts // _STACKED) * _STACKED
-        order = np.argsort(width, kind="stable")
-        start = np.empty_like(width)
-        start[order] = row_pointer(width[order] ** 2)[:-1]
-        stacked = np.full((2, int((width**2).sum())), FAR, np.uint16)
-        row = start[self.molecule] + place * width[self.molecule]
-        kept = inner[self.src] & inner[self.dst]
-        stacked[:, row[self.src[kept]] + place[self.dst[kept]]] = lengths[:, kept]
-        stacked[:, row + place] = 0
-        last = 0
-        for size, count in zip(*(of.tolist() for of in np.unique(width, return_counts=True)), strict=True):
-            first, last = last, last + count * size**2
-            _shorten(stacked[:, first:last].reshape(2, count, size, size))
-        one, other = self.pairs
-        found = stacked[:, row[one] + place[other]]
-        found += beyond[:, one]
-        found += beyond[:, other]
-        np.minimum(found, FAR, out=found)
-        found[:, one == other] = 0
+        place = np.arange(len(self.molecule)) - self.starts[self.molecule]
+        row = self.squares[self.molecule] + place * self.n_atoms[self.molecule]
+        found = np.full((2, int(self.squares[-1])), FAR, np.uint16)
+        found[:, row + place] = 0
+        lengths = np.stack([np.ones_like(self.kind, np.uint16), _SIXTHS[self.kind]])
+        found[:, row[self.src] + place[self.dst]] = lengths[:, self.of_edge]
+        for size, own in self.groups:
+            _shorten(found[:, self.squares[own.start] : self.squares[own.stop]].reshape(2, -1, size, size))
         return found
 
 

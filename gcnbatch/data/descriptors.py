@@ -33,6 +33,7 @@ from gcnbatch.data.fragments import circular, feature_patterns, features
 from gcnbatch.data.normal_form import NormalForm, read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
+from gcnbatch.data.sparse import row_pointer
 from gcnbatch.data.substructures import Patterns, Plan
 
 Floats = NDArray[np.float64]
@@ -121,7 +122,7 @@ def value(function: Callable[[Any], Any], molecule: Any) -> float:
         return float("nan")
 
 
-def descriptors(of_rdkit: Sequence[RdkitValues | Floats], molecules: ChunkMolecules) -> Floats:
+def descriptors(of_rdkit: Sequence[RdkitValues | Floats], molecules: ChunkMolecules, rows: Ints) -> Floats:
     """Return all descriptors (G, D) of the molecules of a chunk, in the order of `names`.
 
     Parameters
@@ -130,23 +131,24 @@ def descriptors(of_rdkit: Sequence[RdkitValues | Floats], molecules: ChunkMolecu
         The result of `rdkit_values` for each molecule.
     molecules : ChunkMolecules
         Those for which RDKit computed values.
+    rows : int64
+        Their places in the chunk.
     """
     found = np.empty((len(of_rdkit), len(_functions())))
-    computed = np.array([isinstance(one, RdkitValues) for one in of_rdkit], bool)
-    found[~computed] = np.array([one for one in of_rdkit if not isinstance(one, RdkitValues)]).reshape(
-        -1, found.shape[1]
-    )
-    if computed.any():
+    for row, one in enumerate(of_rdkit):
+        if not isinstance(one, RdkitValues):
+            found[row] = one
+    parts = [one for one in map(of_rdkit.__getitem__, rows.tolist()) if isinstance(one, RdkitValues)]
+    if parts:
         tools = _tools(_functions())
-        parts = [one for one in of_rdkit if isinstance(one, RdkitValues)]
         with np.errstate(all="ignore"):
             own = _Chunk(parts, molecules, tools)
             values = own.values()
         columns = [values.get(name) for name in tools.names]
         others = iter(np.array([one.others for one in parts]).reshape(len(parts), len(tools.others)).T)
-        found[computed] = np.stack([next(others) if column is None else column for column in columns], axis=1)
-        for row in np.flatnonzero(computed)[own.uncharged].tolist():  # such as PF5
-            found[row] = _one_by_one(read_again(of_rdkit[row].name))
+        found[rows] = np.stack([next(others) if column is None else column for column in columns], axis=1)
+        for place in np.flatnonzero(own.uncharged).tolist():  # such as PF5
+            found[rows[place]] = _one_by_one(read_again(parts[place].name))
     return found
 
 
@@ -525,31 +527,32 @@ class _Chunk:
         sums, products = np.zeros((2, self.molecules.size, half))
         bcut = np.zeros((self.molecules.size, 4, 2))
         of_atoms = np.stack([self.tools.mass[self.molecules.number], self.charges, self.logp, self.mr])
-        for size in np.unique(self.molecules.n_atoms).tolist():
-            chosen = np.flatnonzero(self.molecules.n_atoms == size)
-            atoms = self.molecules.starts[chosen][:, None] + np.arange(size)
-            own = np.flatnonzero(self.molecules.n_atoms[self.molecules.of_bond] == size)
-            place = np.searchsorted(chosen, self.molecules.of_bond[own])
-            i, j = (self.molecules.ends[own] - self.molecules.starts[self.molecules.of_bond[own]][:, None]).T
-            matrices = np.zeros((len(chosen), 5, size, size))
+        bonds_before = row_pointer(self.molecules.n_bonds)
+        for size, own in self.molecules.groups:
+            shape = (own.stop - own.start, size, size)
+            pairs = slice(self.molecules.squares[own.start], self.molecules.squares[own.stop])
+            atoms = slice(self.molecules.starts[own.start], self.molecules.starts[own.start] + shape[0] * size)
+            bonds = slice(bonds_before[own.start], bonds_before[own.stop])
+            first, place = self.molecules.starts[own], self.molecules.of_bond[bonds] - own.start
+            i, j = (self.molecules.ends[bonds] - first[place][:, None]).T
+            matrices = np.zeros((shape[0], 5, size, size))
             matrices[place, 0, i, j] = matrices[place, 0, j, i] = 1
             matrices[:, 1:] = _APART
-            weights = (1 / np.sqrt(ORDERS[self.molecules.kind[own]]))[:, None]
+            weights = (1 / np.sqrt(ORDERS[self.molecules.kind[bonds]]))[:, None]
             matrices[place, 1:, i, j] = matrices[place, 1:, j, i] = weights
             diagonal = np.arange(size)
-            matrices[:, 1:, diagonal, diagonal] = of_atoms[:, atoms].transpose(1, 0, 2)
+            matrices[:, 1:, diagonal, diagonal] = of_atoms[:, atoms].reshape(4, -1, size).transpose(1, 0, 2)
             values = np.linalg.eigvalsh(matrices)
             low, high = values[:, 0, : size // 2], values[:, 0, ::-1][:, : size // 2]
-            sums[chosen, : size // 2], products[chosen, : size // 2] = low + high, low * high
+            sums[own, : size // 2], products[own, : size // 2] = low + high, low * high
             if size % 2:
-                sums[chosen, size // 2] = values[:, 0, size // 2]
-            bcut[chosen] = values[:, 1:, [-1, 0]]
-            pairs = (self.molecules.squares[chosen][:, None] + np.arange(size**2)).reshape(-1, size, size)
-            self.estate[atoms] = self._estate_of(closeness[pairs], atoms)
-            of_pairs = by_order[pairs]
+                sums[own, size // 2] = values[:, 0, size // 2]
+            bcut[own] = values[:, 1:, [-1, 0]]
+            self.estate[atoms] = self._estate_of(closeness[pairs].reshape(shape), atoms).ravel()
+            of_pairs = by_order[pairs].reshape(shape)
             no_path = (of_pairs == FAR).sum(axis=1)
-            to_all[atoms] = (of_pairs.sum(axis=1) - FAR * no_path) / 6 + _NO_PATH * no_path
-            self.likeness[atoms] = _hashed(of_pairs)
+            to_all[atoms] = ((of_pairs.sum(axis=1) - FAR * no_path) / 6 + _NO_PATH * no_path).ravel()
+            self.likeness[atoms] = _hashed(of_pairs).ravel()
         bcut[self.lacks_coefficients] = np.nan  # RDKit computes none of them, also for salts whose charges it knows
         found = {
             name.format(end): bcut[:, row, column]
@@ -590,12 +593,12 @@ class _Chunk:
         average = -(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1)
         return {"Ipc": total * average, "AvgIpc": average}
 
-    def _estate_of(self, closeness: Floats, atoms: Ints) -> Floats:
+    def _estate_of(self, closeness: Floats, atoms: slice) -> Floats:
         """Return the EState indices (k, n) of k molecules of n atoms; `closeness` (k, n, n) weighs each pair."""
-        number = self.molecules.number[atoms]
+        number, degree = self.molecules.number[atoms], self.molecules.degree[atoms]
         valence = self.tools.outer[number] - self.molecules.hydrogens[atoms]
-        degree = self.molecules.degree[atoms]
         own = np.where(degree > 0, (4 / self.tools.shell[number] ** 2 * valence + 1) / np.maximum(degree, 1), 0)
+        own = own.reshape(closeness.shape[:2])
         return own + ((own[:, :, None] - own[:, None, :]) * closeness).sum(axis=2)
 
     def _bertz(self) -> Floats:

@@ -100,14 +100,15 @@ def molecule_features(
         Rows of the AtomTable.
     options : FeaturizerOptions
     """
-    usual = np.array([one.usual for one in begun], bool)
-    molecules = ChunkMolecules(structures.of(usual), atoms)
+    usual = np.flatnonzero([one.usual for one in begun])
+    usual = usual[np.argsort(structures.n_atoms[usual], kind="stable")]
+    molecules = ChunkMolecules(structures.take(usual), atoms)
     described = np.zeros((len(begun), 0), np.float32)
     if options.descriptors:
         of_rdkit = [one.of_rdkit for one in begun if one.of_rdkit is not None]
-        found = np.clip(_described().descriptors(of_rdkit, molecules), -_LARGEST, _LARGEST)
+        found = np.clip(_described().descriptors(of_rdkit, molecules, usual), -_LARGEST, _LARGEST)
         described = np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
-    return FeatureTable(described, Csr.of(_counts(begun, np.flatnonzero(usual), molecules, options)))
+    return FeatureTable(described, Csr.of(_counts(begun, usual, molecules, options)))
 
 
 def _counts(

@@ -100,6 +100,13 @@ class Structures(NamedTuple):
         """Return those of the molecules (G,) that are true."""
         return self if molecules.all() else self._chosen(self._spread(molecules))
 
+    def take(self, molecules: Ints) -> Structures:
+        """Return these molecules, in this order."""
+        places = np.full(len(self.n_atoms), -1)
+        places[molecules] = np.arange(len(molecules))
+        kept = [(own, np.flatnonzero(own >= 0)) for own in self._spread(places)]
+        return self._chosen([some[np.argsort(own[some], kind="stable")] for own, some in kept])
+
     @classmethod
     def joined(cls, parts: Sequence[Structures], places: Ints) -> Structures:
         """Return the molecules of all parts in the order of their `places` (G,)."""

@@ -293,7 +293,7 @@ class Search:
     def _count(self, literal: int) -> int:
         """Return the number of atoms that a literal holds for."""
         if literal not in self._counts:
-            self._counts[literal] = np.count_nonzero(self._masks[literal])
+            self._counts[literal] = int(np.count_nonzero(self._masks[literal]))
         return self._counts[literal]
 
     def _extended(self, found: Ints, known: int, literal: int, kind: int) -> Ints:

@@ -21,7 +21,7 @@ SMILES = (
 
 
 def test_distances_are_those_of_rdkit_also_between_parts() -> None:
-    molecules = [Chem.MolFromSmiles(text) for text in SMILES]
+    molecules = sorted(map(Chem.MolFromSmiles, SMILES), key=Chem.Mol.GetNumAtoms)
     reader = MoleculeReader(Chem, as_written=False)
     structures = reader.read([reader.begin(one) for one in molecules]).in_order([""] * len(molecules))
     chunk = ChunkMolecules(structures, reader.table.atoms)
