@@ -470,39 +470,38 @@ class _Chunk:
             found[f"Chi1{name}"] = np.bincount(
                 self.molecules.of_bond, values[self.molecules.ends].prod(axis=1), self.molecules.size
             )
-        first = self.molecules.first_edge
+        first, degree = self.molecules.first_edge, self.molecules.degree
         paths = [self.molecules.src, self.molecules.dst]
+        products = {name: values[paths[0]] * values[paths[1]] for name, values in roots.items()}
         counts: list[NDArray[Any]] = [self.molecules.n_bonds]
         for length in (2, 3, 4):
             last = paths[-1]
-            rows = np.repeat(np.arange(len(last)), self.molecules.degree[last])
-            edges = np.arange(len(rows)) + np.repeat(
-                first[last] - (np.cumsum(self.molecules.degree[last]) - self.molecules.degree[last]),
-                self.molecules.degree[last],
-            )
-            added = self.molecules.dst[edges]
-            paths = [atoms[rows] for atoms in paths]
-            inner = np.logical_and.reduce([atoms != added for atoms in paths[1:]])
-            closed = inner & (paths[0] == added) & (length > 2)
-            rings = [atoms[closed] for atoms in paths]
+            rows = np.repeat(np.arange(len(last)), degree[last])
+            added = np.arange(len(rows)) + np.repeat(first[last] - np.cumsum(degree[last]) + degree[last], degree[last])
+            added = self.molecules.dst[added]
+            closes = paths[0][rows] == added
+            before = [atoms[rows] == added for atoms in paths[1:-1]]
+            is_new = ~np.logical_or.reduce(before) if before else np.ones(len(rows), bool)
+            ring = np.flatnonzero(is_new & closes) if length > 2 else np.zeros(0, np.int64)
             # RDKit takes an atom on a ring of three for a path of 4 bonds; the atom where it closes counts twice.
-            on_ring = (paths[1] == added) & (length == 4)
-            tailed = [atoms[on_ring] for atoms in [*paths, added]]
-            paths = [atoms[inner & (paths[0] != added)] for atoms in [*paths, added]]
+            tailed = np.flatnonzero(before[0]) if length == 4 else np.zeros(0, np.int64)
+            path = np.flatnonzero(is_new & ~closes)
+            molecule = self.molecules.molecule[added]
             for name, values in roots.items():
+                shorter, own = products[name], products[name][rows[path]] * values[added[path]]
                 found[f"Chi{length}{name}"] = (
-                    self._over(paths, values, 2) + self._over(rings, values, 2 * length) + self._over(tailed, values, 2)
+                    self._over(molecule[path], own, 2)
+                    + self._over(molecule[ring], shorter[rows[ring]], 2 * length)
+                    + self._over(molecule[tailed], shorter[rows[tailed]] * values[added[tailed]], 2)
                 )
-            ones = np.ones(len(number))
-            counts.append(self._over(paths, ones, 2) + self._over(rings, ones, 2 * length))
+                products[name] = own
+            counts.append(self._over(molecule[path], None, 2) + self._over(molecule[ring], None, 2 * length))
+            paths = [*(atoms[rows[path]] for atoms in paths), added[path]]
         return found | self._kappa(counts)
 
-    def _over(self, paths: list[Ints], values: Floats, times: int) -> Floats:
-        """Return the sum of the products of `values` along the paths of each molecule, each found so many times."""
-        product = values[paths[0]]
-        for atoms in paths[1:]:
-            product = product * values[atoms]
-        return np.bincount(self.molecules.molecule[paths[0]], product, self.molecules.size) / times
+    def _over(self, molecule: Ints, products: Floats | None, times: int) -> Floats:
+        """Return the sum of the products along paths in each molecule, each path found so many times; None: of ones."""
+        return np.bincount(molecule, products, self.molecules.size) / times
 
     def _kappa(self, counts: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         alpha = np.array([one.alpha for one in self.of_rdkit])
