@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED_NAMES, RING_SIZES
+from gcnbatch.data.normal_form import NormalForm
 from gcnbatch.data.rdkit_binary import Structures
 from gcnbatch.data.sparse import row_pointer
 
@@ -40,18 +41,21 @@ class Properties(NamedTuple):
     isotopes: Sequence[tuple[int, float]] = ()
 
 
-def ask_properties(molecule: Any, name: str) -> Properties:
-    """Return what no array of a sanitised RDKit molecule has.
-
-    `name` is its canonical SMILES, which tells what there is to ask for; "" if the molecule is not in normal form.
-    """
-    chirality, isotopes = Properties()
-    if not name or "@" in name:
-        codes = [(atom.GetIdx(), atom.GetProp("_CIPCode")) for atom in molecule.GetAtomsMatchingQuery(_has_code())]
-        chirality = [(number, _CHIRAL.index(code)) for number, code in codes if code in _CHIRAL]
+def ask_properties(form: NormalForm) -> Properties:
+    """Return what no array of a sanitised RDKit molecule has; its name tells what there is to ask for."""
+    molecule, name, _ = form
+    isotopes: Sequence[tuple[int, float]] = ()
+    chirality = chirality_of(molecule) if not name or "@" in name else []
     if not name or _ISOTOPE.search(name):
         isotopes = [(atom.GetIdx(), atom.GetMass()) for atom in molecule.GetAtoms() if atom.GetIsotope()]
-    return Properties(chirality, isotopes)
+    places = form.places([atom for atom, _ in chirality])
+    return Properties([(place, code) for place, (_, code) in zip(places, chirality, strict=True)], isotopes)
+
+
+def chirality_of(molecule: Any) -> list[tuple[int, int]]:
+    """Return the atoms that RDKit has assigned a chirality to, and 0 for R or 1 for S."""
+    codes = [(atom.GetIdx(), atom.GetProp("_CIPCode")) for atom in molecule.GetAtomsMatchingQuery(_has_code())]
+    return [(number, _CHIRAL.index(code)) for number, code in codes if code in _CHIRAL]
 
 
 @cache

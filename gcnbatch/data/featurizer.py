@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import EXTENDED, AtomTable, random_walks
-from gcnbatch.data.atom_properties import Properties, ask_properties, extended_atoms, property_bonds
+from gcnbatch.data.atom_properties import Properties, ask_properties, chirality_of, extended_atoms, property_bonds
 from gcnbatch.data.chunk_molecules import is_usual
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.graph_features import FeatureTable
@@ -104,7 +104,7 @@ class _Featurizer:
         if reason := excess(text, options.max_nodes):
             return BadMolecule(index, reason, too_large=True)
         form = graph_form(text, options)
-        if form is not None and options.asks_rdkit and _depends_on_order(form):
+        if form is not None and options.asks_rdkit and _depends_on_order(text, form):
             form = in_order(form)
         if form is None:
             return BadMolecule(index, complaint(self.chem, text), unreadable=True)
@@ -116,15 +116,22 @@ class _Featurizer:
         if not options.asks_rdkit:
             return found
         return found._replace(
-            properties=ask_properties(molecule, form.name) if options.asks_properties else Properties(),
+            properties=ask_properties(form) if options.asks_properties else Properties(),
             features=begin(form, options) if options.of_molecules else None,
         )
 
 
-def _depends_on_order(form: NormalForm) -> bool:
-    """Whether what RDKit says of atoms, bonds and rings depends on the order of the atoms that it has read."""
-    has_stereo = STEREO.search(form.name) is not None
-    return has_stereo or not is_usual(form.molecule, form.name) or not has_unique_rings(form.molecule)
+def _depends_on_order(text: str, form: NormalForm) -> bool:
+    """Whether what RDKit says of a molecule may depend on the text that it was read from.
+
+    It may for a centre without chirality R or S, such as one of two in a ring that differ in nothing else.
+    """
+    if not is_usual(form.molecule, form.name) or not has_unique_rings(form.molecule):
+        return True
+    if STEREO.search(text) and not STEREO.search(form.name):
+        return True
+    centres = form.name.replace("@@", "@").count("@")
+    return centres > 0 and len(chirality_of(form.molecule)) < centres
 
 
 @cache

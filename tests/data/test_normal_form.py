@@ -47,6 +47,7 @@ MOLECULES = (
 TIES = (
     *("C1CCCCC1.C1CC1.C1CC1", "C1CN(CCOCCN2CCOCC2)CCO1", "C12C3C4C5C1C6C7C2C8C3C9C4C1C5C6C2C7C8C9C12"),
     *("C1CCC2CCCCC2C1.C1CCC(C1)C1CCCC1", "C1COCCOCCN2CCOCCOCCN1CCOCCOCC2", "OC1C(O)C(O)C(O)C(O)C1O"),
+    *("C[C@H]1CC[C@@H](O)CC1", "C[C@H]1C[C@H](C)C[C@@H](O)C1", "O[C@H]1[C@@H](O)[C@H](C)[C@@H](C)[C@H]1/C=C/Cl"),
     *("C1CCCCCc2ccc(cc2)CCCC1", "C12C3C1C1C2C31", "C1CC2CCC1CC2", "c1cc2cccc3C=CCc(c1)c23"),
     *("C12C3C4C1C5C4C3C25", "C1C2CC3CC1CC(C2)C3", "C(c1ccccc1)(c1ccccc1)(c1ccccc1)c1ccccc1"),
 )
@@ -104,6 +105,14 @@ def test_every_notation_gives_the_same_graph(options: FeaturizerOptions) -> None
 def test_atoms_that_look_alike_are_in_one_order(text: str) -> None:
     texts = list(notations(text, random.Random(2), rounds=10))
     assert len(bits(texts, PLAIN)) == len(bits(texts, RICH)) == 1
+
+
+def test_signs_of_stereochemistry_that_is_none_do_not_matter() -> None:
+    for text, plain in (
+        ("C/C(C)=C(/C)CC(O)CN", "CC(C)=C(C)CC(O)CN"),
+        ("C[C@@H](C)CC(F)=CC", "CC(C)CC(F)=CC"),
+    ):
+        assert len(bits([text, plain], RICH)) == len(bits([text, plain], DESCRIPTORS)) == 1, text
 
 
 @pytest.mark.parametrize("text", ["C[C@H](O)c1ccc(N)cc1.Cl", "CC1=C(C)C=CC=C1", "OC(=O)/C=C/[N+](=O)[O-]"])
