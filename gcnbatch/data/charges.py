@@ -72,12 +72,13 @@ def charges(molecules: ChunkMolecules, coefficients: Floats) -> Floats:
     """
     src, dst, hydrogens = molecules.src, molecules.dst, molecules.hydrogens
     cation = coefficients.sum(axis=1)
+    of_src, of_dst = cation[src], cation[dst]
     found, of_hydrogens = _formal(molecules), np.zeros(len(hydrogens))
     weight = 0.5
     for _ in range(_ITERATIONS):
         own = _electronegativity(coefficients.T, found)
         difference = own[dst] - own[src]
-        drawn = np.bincount(src, difference / cation[np.where(difference < 0, dst, src)], len(own))
+        drawn = np.bincount(src, difference / np.where(difference < 0, of_dst, of_src), len(own))
         difference = _electronegativity(_HYDROGEN, of_hydrogens / np.maximum(hydrogens, 1)) - own
         given = difference / np.where(difference < 0, _HYDROGEN_CATION, cation)
         given = np.where(hydrogens > 0, hydrogens * given, 0)

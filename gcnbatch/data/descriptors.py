@@ -444,6 +444,7 @@ class _Chunk:
             least = group[ends].min(axis=1)
             before = group.copy()
             np.minimum.at(group, ends.ravel(), np.repeat(least, 2))
+            group = group[group]  # long chains take few rounds
             if (group == before).all():
                 break
         atoms = np.unique(ends)
