@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED_NAMES, RING_SIZES
-from gcnbatch.data.normal_form import NormalForm
+from gcnbatch.data.normal_form import NormalForm, load_rdkit
 from gcnbatch.data.rdkit_binary import Structures
 from gcnbatch.data.sparse import row_pointer
 
@@ -54,16 +54,10 @@ def ask_properties(form: NormalForm) -> Properties:
 
 def chirality_of(molecule: Any) -> list[tuple[int, int]]:
     """Return the atoms that RDKit has assigned a chirality to, and 0 for R or 1 for S."""
-    codes = [(atom.GetIdx(), atom.GetProp("_CIPCode")) for atom in molecule.GetAtomsMatchingQuery(_has_code())]
-    return [(number, _CHIRAL.index(code)) for number, code in codes if code in _CHIRAL]
-
-
-@cache
-def _has_code() -> Any:
-    """Return the query of atoms whose chirality RDKit has assigned."""
-    from rdkit.Chem import rdqueries
-
-    return rdqueries.HasPropQueryAtom("_CIPCode")
+    load_rdkit().CreateAtomStringPropertyList(molecule, "_CIPCode")  # of all atoms in one call
+    codes = molecule.GetProp("atom.prop._CIPCode").split()
+    molecule.ClearProp("atom.prop._CIPCode")
+    return [(number, _CHIRAL.index(code)) for number, code in enumerate(codes) if code in _CHIRAL]
 
 
 @cache
