@@ -56,11 +56,11 @@ KERNEL_WITH_SHARED(fused_narrow_backward_first_64x1, NarrowBackwardParams, (THRE
 
 // ---- update ----
 
-// Blocks on a multiprocessor. With three, the update of cohorts has too few registers on these GPUs.
+// Blocks on a multiprocessor, as registers allow: less for cohorts, and on GPUs after Hopper.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int UPDATE_BLOCKS = 2;
 #else
-constexpr int UPDATE_BLOCKS = 3;
+constexpr int UPDATE_BLOCKS = SHARES_LAUNCHES ? 3 : 4;
 #endif
 
 KERNEL_WITH_SHARED(fused_narrow_update, NarrowUpdateParams, (UPDATE_THREADS, UPDATE_BLOCKS), update_phase<false>);

@@ -91,9 +91,10 @@ __device__ __forceinline__ Statistics final_statistics(const Members& members, c
   return final_statistics_at(members.of_step(stats), members.of_model_or_null(gamma), members.of_model_or_null(beta));
 }
 
-constexpr int COLUMN_LANES = THREADS / GROUP;  // neighbouring threads of a warp that own a column
-constexpr int PARTS_IN_FLIGHT = 4;             // loads in flight per thread
-constexpr int REDUCTION_STRIDE = GROUP + 4;    // pairs: 8 warps' sums of 4 columns need two wavefronts of 32 banks
+constexpr int COLUMN_LANES = THREADS / GROUP;               // neighbouring threads of a warp that own a column
+constexpr int PARTS_IN_FLIGHT = 4;                          // loads in flight per thread
+constexpr int MOMENTS_IN_FLIGHT = SHARES_LAUNCHES ? 4 : 5;  // the same of moments: all of 1,280 rows for a model alone
+constexpr int REDUCTION_STRIDE = GROUP + 4;  // pairs: 8 warps' sums of 4 columns need two wavefronts of 32 banks
 constexpr int REDUCTION_FLOATS = 2 * WARPS * REDUCTION_STRIDE;
 
 // Sum over the lanes of a column; every lane gets it.
@@ -105,21 +106,21 @@ __device__ __forceinline__ float2 sum_of_lanes(float2 sum) {
 // part, a lane two columns; then the lanes of a column add the warps' sums. All lanes of a column get the total of column
 // first + threadIdx.x / COLUMN_LANES. All threads call. `pairs` (parts, columns_of(P), 2); `add(sum, part, value)` adds
 // two columns' pairs of a part; `scratch` holds REDUCTION_FLOATS.
-template <class Add>
+template <int IN_FLIGHT = PARTS_IN_FLIGHT, class Add>
 __device__ __forceinline__ float2 reduce_parts(float* scratch, const float* pairs, int parts, int first, int P,
                                                Add add) {
   const int warp = threadIdx.x / 32, p = first + 2 * (threadIdx.x % 32), n = columns_of(P);
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 1
-  for (int base = warp; base < parts; base += PARTS_IN_FLIGHT * WARPS) {
-    float4 value[PARTS_IN_FLIGHT];
+  for (int base = warp; base < parts; base += IN_FLIGHT * WARPS) {
+    float4 value[IN_FLIGHT];
 #pragma unroll
-    for (int u = 0; u < PARTS_IN_FLIGHT; ++u) {
+    for (int u = 0; u < IN_FLIGHT; ++u) {
       const int part = base + u * WARPS;
       if (part < parts && p < P) value[u] = *reinterpret_cast<const float4*>(pairs + (part * n + p) * 2);
     }
 #pragma unroll
-    for (int u = 0; u < PARTS_IN_FLIGHT; ++u) {
+    for (int u = 0; u < IN_FLIGHT; ++u) {
       if (base + u * WARPS < parts && p < P) add(sum, base + u * WARPS, value[u]);
     }
   }
@@ -151,7 +152,8 @@ __device__ __forceinline__ Column column_of(float* scratch, const Statistics& fr
       to.x += rows * a, to.y += value.y + rows * a * a;
       to.z += rows * b, to.w += value.w + rows * b * b;
     };
-    const float2 sum = reduce_parts(scratch, from.moments, parts_in_use(N, from.parts), first, P, add);
+    const int parts = parts_in_use(N, from.parts);
+    const float2 sum = reduce_parts<MOMENTS_IN_FLIGHT>(scratch, from.moments, parts, first, P, add);
     const float share = 1.f / N, shift = sum.x * share, squares = sum.y - sum.x * shift;
     const float variance = squares < 0.f ? 0.f : squares * share;  // NaN stays
     column.mean = origin + shift;

@@ -3,11 +3,11 @@
 
 using namespace fused;
 
-// For GPUs after Hopper, compilers do not make do with the registers for two blocks.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int LEAST_BLOCKS = 1;
-#else
+// Only for Hopper, compilers make do with the registers for two blocks.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 constexpr int LEAST_BLOCKS = READOUT_BLOCKS;
+#else
+constexpr int LEAST_BLOCKS = 1;
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)

@@ -16,8 +16,10 @@
 // `loss` is a Loss.
 // Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,
 //   …; blocks stride over the partial sums. Batch 50: 50 partial sums of a graph each, 50 blocks for a model alone.
-// Shared memory: dynamic; see `shared.geometry.readout`. Neighbouring threads access neighbouring columns: no bank conflicts.
-// Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
+// Shared memory: dynamic; see `shared.geometry.readout`. The first `held_rows` rows of a graph's Y are copied there, at once; all
+//   others are loaded for the sums, and again for G. Eight lanes read as many rows of a column, whose stride is a multiple of 4
+//   but not of 8 banks where P is one of 8: no bank conflicts.
+// Traffic: reads 4 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
 // Determinism: a block per graph, fixed order: repeats to the bit.
 #pragma once
 
@@ -48,7 +50,8 @@ struct ReadoutParams {
   Members members;
   Readouts readouts;
   float epsilon, momentum;
-  int n_joined, graphs, first_rows;  // first_rows: of the first dense layer's weights that a block reads
+  int n_joined, graphs, rows_at, held_rows;  // rows_at: where `rows` are in shared memory, in floats
+  int first_rows;  // of the first dense layer's weights that a block reads: of those of R, and of features not in `joined`
   int parts, parts_of_graphs, P, K, D, n_heads, head_floats, weight_floats, loss;
 
   __device__ __forceinline__ Statistics statistics() const {
@@ -61,6 +64,9 @@ struct ReadoutParams {
   }
 };
 
+constexpr int HELD_PADDING = 4;  // floats between rows of Y in shared memory
+__host__ __device__ constexpr int held_stride(int P) { return columns_of(P) + HELD_PADDING; }
+
 // Shared memory of a block.
 struct ReadoutShared {
   float* scratch;  // REDUCTION_FLOATS
@@ -68,11 +74,13 @@ struct ReadoutShared {
   Columns columns;
   float* sums;         // (columns_of(P), 2)
   int* peaks;          // (P,): the row of each maximum
-  float* forward;      // h_1 and the outputs of all dense layers, head_floats
+  float* forward;      // h_1, without the features in `joined`, and the outputs of all dense layers, head_floats
   float* backward;     // the gradients of these
   float* targets;      // (K,)
   float* loss_weight;  // (K,)
   float* weights;      // of the heads, weight_floats, if they fit
+  float* rows;         // (held_rows, held_stride(P)): the first rows of a graph's Y
+  unsigned* kept;      // their bits of dropout, from the word of the first one on
 
   __device__ __forceinline__ ReadoutShared(float4* shared, const ReadoutParams& params) {
     const int P = params.P;
@@ -86,15 +94,55 @@ struct ReadoutShared {
     targets = backward + params.head_floats;
     loss_weight = targets + params.K;
     weights = loss_weight + params.K;
+    rows = scratch + params.rows_at;
+    kept = reinterpret_cast<unsigned*>(rows + params.held_rows * held_stride(P));
   }
 };
 
-constexpr bool HOLDS_ROWS = !SHARES_LAUNCHES;  // whether a thread keeps its rows of Y in registers
-
-// A graph of the batch, and a thread's rows of it in column threadIdx.x / COLUMN_LANES.
+// A graph of the batch.
 struct GraphOfBlock {
   int b, begin, n;
-  ColumnRows rows;
+
+  // Copy its first rows to shared memory, a row by each warp, and their bits of dropout; the copies arrive later.
+  __device__ __forceinline__ void copy_rows(const ReadoutParams& params, const ReadoutShared& at) const {
+    const int P = params.P, held = min(n, params.held_rows), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float* from = params.members.of_step(params.y) + begin * P;
+#pragma unroll 1
+    for (int i = warp; i < held; i += WARPS) {
+      if (P % 4 == 0) {
+#pragma unroll 1
+        for (int p = 4 * lane; p < P; p += 128) copy_async<4>(at.rows + i * held_stride(P) + p, from + i * P + p, 4);
+      } else {
+#pragma unroll 1
+        for (int p = lane; p < P; p += 32) copy_async<1>(at.rows + i * held_stride(P) + p, from + i * P + p, 1);
+      }
+    }
+    if (const unsigned char* kept = params.members.of_step_or_null(params.kept)) {
+      const int first = begin * P / 32, words = ceil_div((begin + held) * P, 32) - first;
+      const float* bits = reinterpret_cast<const float*>(kept) + first;
+#pragma unroll 1
+      for (int w = threadIdx.x; w < words; w += THREADS)
+        copy_async<1>(reinterpret_cast<float*>(at.kept) + w, bits + w, 1);
+    }
+    commit_copies();
+  }
+
+  // Call use(row, y, whether dropout kept it) for the rows lane, lane + COLUMN_LANES, … in column p.
+  template <class Use>
+  __device__ __forceinline__ void each_row(const ReadoutParams& params, const ReadoutShared& at, int p, Use use) const {
+    const int P = params.P, first = begin * P + p;
+    const float* y = params.members.of_step(params.y) + first;
+    const unsigned char* kept = params.members.of_step_or_null(params.kept);
+#pragma unroll 1
+    for (int i = threadIdx.x % COLUMN_LANES; i < n; i += COLUMN_LANES) {
+      if (i < params.held_rows) {
+        const int bit = begin * P % 32 + i * P + p;
+        use(i, at.rows[i * held_stride(P) + p], kept == nullptr || at.kept[bit / 32] >> bit % 32 & 1);
+      } else {
+        use(i, y[i * P], is_kept(kept, first + i * P));
+      }
+    }
+  }
 };
 
 // The column of this thread's lanes in a group of columns.
@@ -110,13 +158,9 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
     Pooled pooled(kind, n);
     if (p < P) {
       const Column column = at.columns.column(p);
-      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP,
-                      [&](int i, float y) {
-                        const float z = is_kept(params.members.of_step_or_null(params.kept), (graph.begin + i) * P + p)
-                                            ? keep_scale * positive(column.normal(y))
-                                            : 0.f;
-                        pooled.take(kind, n, z, i);
-                      });
+      graph.each_row(params, at, p, [&](int i, float y, bool kept) {
+        pooled.take(kind, n, kept ? keep_scale * positive(column.normal(y)) : 0.f, i);
+      });
     }
 #pragma unroll
     for (int offset = 1; offset < COLUMN_LANES; offset *= 2)
@@ -129,27 +173,33 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
   }
 }
 
-// Begin the first dense layer of graph b: write the features beside the place of R, and the bias plus their products with the
-// weights to the place of the output. No kernel of the forward pass writes what this reads, so it may run before the wait.
+// Begin the first dense layer of graph b: write the bias plus the products of the features with their weights to the place of the
+// output. The features are written beside the place of R or, where another kernel multiplied them, at once to where the update
+// reads them. No kernel of the forward pass writes what this reads, so it may run before the wait.
 __device__ __forceinline__ void join_features(const ReadoutParams& params, const ReadoutShared& at, int b) {
   const int R = params.width_of_readout(), D = params.D;
   const Head head = at.heads[0].with_weights(params.weight_floats > 0 ? at.weights : nullptr, params.first_rows);
-  float* features = at.forward + R;
+  const float* features = params.members.of_step(params.features) + b * D;
+  float* out = at.forward + params.first_rows;
+  if (params.joined == nullptr) {
 #pragma unroll 1
-  for (int d = threadIdx.x; d < D; d += THREADS)
-    copy_async<1>(features + d, params.members.of_step(params.features) + b * D + d, 1);
-  commit_copies();
+    for (int d = threadIdx.x; d < D; d += THREADS) copy_async<1>(at.forward + R + d, features + d, 1);
+    commit_copies();
+  } else {
+#pragma unroll 4
+    for (int d = threadIdx.x; d < D; d += THREADS) head.input[b * head.F + R + d] = features[d];
+  }
   wait_for_copies<0>();
   __syncthreads();  // features are copied, and weights
   if (params.joined == nullptr)
-    return dense_forward(features + D, head.bias, features, head.weight + R * head.P, D, head.P, at.scratch);
+    return dense_forward(out, head.bias, at.forward + R, head.weight + R * head.P, D, head.P, at.scratch);
   const float* joined = params.members.of_step(params.joined) + b * head.P;
 #pragma unroll 1
   for (int k = threadIdx.x; k < head.P; k += THREADS) {
     float sum = head.bias[k];
-#pragma unroll 4
+#pragma unroll 12
     for (int s = 0; s < params.n_joined; ++s) sum += joined[s * params.graphs * head.P + k];
-    features[D + k] = sum;
+    out[k] = sum;
   }
   __syncthreads();
 }
@@ -164,9 +214,9 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
   for (int m = 0; m < params.n_heads; ++m) {
     const int rows = m == 0 ? params.first_rows : at.heads[m].F;
     const Head head = at.heads[m].with_weights(weights, rows);
-    float* out = in + head.F;
+    float* out = in + rows;
 #pragma unroll 1
-    for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
+    for (int f = threadIdx.x; f < rows; f += THREADS) head.input[b * head.F + f] = in[f];
     const bool is_joined = m == 0 && params.D > 0;
     dense_forward(out, is_joined ? out : head.bias, in, head.weight, is_joined ? params.width_of_readout() : head.F,
                   head.P, at.scratch);
@@ -192,9 +242,9 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
   for (int m = params.n_heads - 1; m >= 0; --m) {
     const Head sizes = at.heads[m];
     const int rows = m == 0 ? params.first_rows : sizes.F;
-    offset -= sizes.F, weight_offset -= (rows + 1) * sizes.P;
+    offset -= rows, weight_offset -= (rows + 1) * sizes.P;
     const Head head = sizes.with_weights(params.weight_floats > 0 ? at.weights + weight_offset : nullptr, rows);
-    const float* dout = at.backward + offset + head.F;
+    const float* dout = at.backward + offset + rows;
 #pragma unroll 1
     for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
     float* din = at.backward + offset;
@@ -235,14 +285,12 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
       const Shares shares(params, at.backward, p, n, keep_scale);
       const int peak = at.peaks[p];
       const Column column = at.columns.column(p);
-      graph.rows.each(
-          params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP, [&](int i, float y) {
-            const int place = (graph.begin + i) * P + p;
-            const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place);
-            const float own = open ? shares.all + (i == peak ? shares.peak : 0.f) : 0.f;
-            params.members.of_step(params.g)[place] = own;
-            sum = combine(sum, make_float2(own, own * column.x_hat(y)));
-          });
+      float* g = params.members.of_step(params.g) + graph.begin * P + p;
+      graph.each_row(params, at, p, [&](int i, float y, bool kept) {
+        const float own = kept && column.normal(y) > 0.f ? shares.all + (i == peak ? shares.peak : 0.f) : 0.f;
+        g[i * P] = own;
+        sum = combine(sum, make_float2(own, own * column.x_hat(y)));
+      });
     }
     sum = sum_of_lanes(sum);
     if (threadIdx.x % COLUMN_LANES == 0 && p < P) at.sums[2 * p] += sum.x, at.sums[2 * p + 1] += sum.y;
@@ -286,18 +334,15 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
     for (int b = part; b < B; b += parts) {
       if (b != block)
         begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
-      GraphOfBlock graph = {b, begin, end - begin};
-      graph.rows.hold(params.members.of_step(params.y) + begin * P + lanes_column(), P,
-                      HOLDS_ROWS && P <= GROUP && lanes_column() < P ? graph.n : 0);
-      float target = 0.f;
-      if (!WEIGHTED && threadIdx.x < n_targets)
-        target = params.members.of_step(params.targets)[b * n_targets + threadIdx.x];
-      if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
-      __syncthreads();  // columns are filled; all threads have read the previous graph
-      if (!WEIGHTED && threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
+      const GraphOfBlock graph = {b, begin, end - begin};
+      graph.copy_rows(params, at);
 #pragma unroll 1
-      for (int k = threadIdx.x + THREADS; !WEIGHTED && k < n_targets; k += THREADS)
-        at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
+      for (int k = threadIdx.x; !WEIGHTED && k < n_targets; k += THREADS)
+        copy_async<1>(at.targets + k, params.members.of_step(params.targets) + b * n_targets + k, 1);
+      commit_copies();
+      if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
+      wait_for_copies<0>();
+      __syncthreads();  // columns are filled; rows and targets are copied
       if (params.D > 0 && b != block) join_features(params, at, b);
 #pragma unroll 1
       for (int r = 0; r < params.readouts.n; ++r)
@@ -317,8 +362,8 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
       __syncthreads();
       heads_backward(params, at, b, values.keep_scale);
       give_graph(params, at, graph, values.keep_scale);
+      __syncthreads();  // sums are stored; rows and columns may be overwritten
     }
-    __syncthreads();
 #pragma unroll 1
     for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
       params.members.of_step(params.sums)[part * 2 * columns_of(P) + p] = at.sums[p];

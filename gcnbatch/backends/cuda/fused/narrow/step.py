@@ -105,7 +105,7 @@ class NarrowWorkspace(Workspace):
             stats=memory.empty((2, width)) if layer.norm else None,
             u=self._x if number == 0 else None if self._has_channels else memory.empty((rows, layer.k)),
             g=memory.empty((rows, width)),
-            kept=memory.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            kept=memory.empty(4 * ceil_div(rows * width, 32), np.uint8) if layer.dropout else None,
             moments=memory.empty((self._tiles, columns, 2)) if layer.norm else None,
             sums=memory.empty((self._parts_of_sums(number), columns, 2)) if layer.norm else None,
             partials=memory.empty((self._dw_sums, self._columns_of_u(number), columns)),

@@ -23,7 +23,8 @@ MANY_FEATURES = 128  # of whole graphs, from which a launch of their own multipl
 PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")
 MOST_WAVES = 16  # of blocks of a launch that only copies
 _READOUT = declared("fused/shared/readout.cuh")
-READOUT_BLOCKS = _READOUT.constant("READOUT_BLOCKS")
+READOUT_BLOCKS, HELD_PADDING = (_READOUT.constant(name) for name in ("READOUT_BLOCKS", "HELD_PADDING"))
+RESERVED = 1024  # bytes of shared memory that CUDA takes of each block
 HEAD_FLOATS = _READOUT.layout("Head").size // FLOAT_BYTES
 
 
@@ -56,8 +57,8 @@ def propagate(graphs: int, multiprocessors: int) -> Launch:
     return Launch((min(graphs, 8 * MOST_WAVES * multiprocessors), 1, 1), (PROPAGATE_THREADS, 1, 1))
 
 
-def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: int, weight_floats: int) -> Launch:
-    """Return the launch of `fused_readout`.
+def rows_at(n_out: int, heads: int, n_outputs: int, head_floats: int, weight_floats: int) -> int:
+    """Return where a block of `fused_readout` holds rows of Y in its shared memory, in floats.
 
     Parameters
     ----------
@@ -66,12 +67,37 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     n_outputs : int
         Logits per graph.
     head_floats : int
-        Length of R and of the outputs of all dense layers on graphs together.
+        Length of R and of the outputs of all dense layers on graphs together, and of features that no launch joined.
     weight_floats : int
         Weights and biases of these layers; 0: they stay in global memory.
     """
     floats = REDUCTION_FLOATS + HEAD_FLOATS * heads + 6 * columns_of(n_out) + n_out
-    floats += 2 * head_floats + 2 * n_outputs + weight_floats
+    return columns_of(floats + 2 * head_floats + 2 * n_outputs + weight_floats)
+
+
+def held_rows(largest: int, n_out: int, first: int, limit: int) -> int:
+    """Return how many rows of a graph's Y a block of `fused_readout` holds, so that READOUT_BLOCKS share a multiprocessor.
+
+    Parameters
+    ----------
+    largest : int
+        Rows of the largest graph.
+    first : int
+        Result of `rows_at`.
+    limit : int
+        Bytes of a block's shared memory; a multiprocessor has RESERVED more.
+
+    >>> [held_rows(largest, 64, 11_480, 227 * 1024) for largest in (35, 224, 400)], held_rows(35, 64, 11_480, 64 * 1024)
+    ([35, 224, 249], 0)
+    """
+    room = ((limit + RESERVED) // READOUT_BLOCKS - RESERVED) // FLOAT_BYTES - first - 1
+    return max(0, min(largest, room // (columns_of(n_out) + HELD_PADDING + ceil_div(n_out, 32))))
+
+
+def readout(blocks: int, n_out: int, first: int, rows: int = 0) -> Launch:
+    """Return the launch of `fused_readout`; its blocks hold `rows` rows of Y from float `first` on (`rows_at`)."""
+    bits = ceil_div(rows * n_out, 32) + 1  # they may begin within a word
+    floats = first + rows * (columns_of(n_out) + HELD_PADDING) + bits
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 

@@ -148,6 +148,17 @@ class Stack:
         return floats if floats <= geometry.WEIGHTS_IN_SHARED else 0
 
     @property
+    def readout_floats(self) -> int:
+        """`head_floats` without the features that a launch of their own multiplies in training."""
+        return self.head_floats - self.graphs[0].n_in + self.first_rows
+
+    @property
+    def rows_at(self) -> int:
+        """Where a block of the readout holds rows of Y in shared memory, in floats."""
+        sizes = (len(self.graphs), self.n_outputs, self.readout_floats, self.weight_floats)
+        return geometry.rows_at(self.nodes[-1].n_out, *sizes)
+
+    @property
     def widest(self) -> int:
         """Columns of the widest node matrix."""
         return max(max(layer.k, layer.channels * geometry.columns_of(layer.n_out)) for layer in self.nodes)
@@ -156,5 +167,4 @@ class Stack:
     def launches(self) -> tuple[Launch, ...]:
         """The launches of the shared readout, whose shared memory depends on the layers' sizes."""
         last = self.nodes[-1]
-        sizes = (len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats)
-        return geometry.readout(1, last.n_out, *sizes), geometry.logits(1, last.n_out, self.head_floats, 1)
+        return geometry.readout(1, last.n_out, self.rows_at), geometry.logits(1, last.n_out, self.head_floats, 1)

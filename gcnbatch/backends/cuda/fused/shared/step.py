@@ -401,11 +401,16 @@ class Workspace(ABC):
         if not self._training:
             return self._logits_call()
         stack, width = self._stack, self._stack.nodes[-1].n_out
-        sizes = (len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats)
         slots = geometry.READOUT_BLOCKS * self._device.multiprocessors
         blocks = geometry.blocks(self._graph_parts, len(self.launched), slots)
         entry = "fused_weighted_readout" if stack.weighted else "fused_readout"
-        return self._call(entry, geometry.readout(blocks, width, *sizes), self._readout_fields())
+        return self._call(entry, geometry.readout(blocks, width, stack.rows_at, self._held_rows), self._readout_fields())
+
+    @property
+    def _held_rows(self) -> int:
+        """Rows of a graph that a block of the readout holds in shared memory."""
+        limit, largest = geometry.shared_limit(self._device.compute_capability), self._data.capacity(1).rows
+        return geometry.held_rows(largest, self._stack.nodes[-1].n_out, self._stack.rows_at, limit)
 
     @property
     def _graph_blocks(self) -> int:
@@ -422,8 +427,8 @@ class Workspace(ABC):
         fields |= {"values": self._model.values, "parts_of_graphs": self._graph_parts}
         fields |= {"features": self._graph_features, "D": self._n_features, "joined": self._joined}
         fields |= {"n_joined": self._joined.shape[0] if self._joined is not None else 0, "graphs": self.capacity.graphs}
-        fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
-        fields |= {"first_rows": stack.first_rows}
+        fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.readout_floats}
+        fields |= {"first_rows": stack.first_rows, "rows_at": stack.rows_at, "held_rows": self._held_rows}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
         return fields | {"readouts": self._readouts, "loss": LOSSES[stack.loss]}
 

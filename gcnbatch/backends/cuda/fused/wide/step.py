@@ -133,7 +133,7 @@ class WideWorkspace(Workspace):
             stats=memory.empty((2, width)) if layer.norm else None,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
-            kept=memory.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            kept=memory.empty(4 * ceil_div(rows * width, 32), np.uint8) if layer.dropout else None,
             sums=memory.empty((sums.number, sums.stride, 2)) if layer.norm else None,
             partials=memory.empty((self._dw(layer).splits, layer.k, width)),
             totals=memory.zeros((2, width)) if layer.norm else None,
