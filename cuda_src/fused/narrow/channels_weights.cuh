@@ -4,10 +4,12 @@
 //   dW'  = U^T dY  for 64 columns of the first layer's U                                a slab for each 64 of them
 //
 // The gradient of the previous layer left V. Z, and dY of the first layer, are recomputed from Y and G. Nodes are dealt in LANES
-// equal ranges to as many partial sums, whatever the members, which the update adds in order.
-// Source: own. Shapes: partials (LANES, K, 64); left: U (N, left_stride), or null: Z of y_prev (N, 64); sums as in
-//   NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
-// Launch: 512 threads, LANES blocks a slab, members in z. Two layers, nine channels, 224 columns: 104 blocks.
+// equal ranges to as many sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh):
+// some by the block that computed them, in large cohorts, and all others by the update.
+// Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left:
+//   U (N, left_stride), or null: Z of y_prev (N, 64); sums as in NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
+// Launch: 512 threads, LANES / of_block blocks a slab, members in z. Two layers, nine channels, 224 columns, a model alone: 104
+//   blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_weights`: SLAB_ROWS rows of both factors. A warp multiplies two groups of
 //   four rows of the slab with all columns: 16 lanes read the same four numbers, and 64 consecutive ones.
 // Traffic: reads 4 (nodes + 2 entries) P a slab, writes 4 LANES K P; everything in L2.
@@ -39,6 +41,7 @@ struct WeightSlabParams {
   const int* size;
   const MemberValues* of_dropout;
   Members members;
+  int of_block;  // ranges of nodes of a block: 1, 2, 4 or 8
 };
 
 // The nodes of a block that have a row in the slab, THREADS candidates at a time.
@@ -69,16 +72,29 @@ struct RowsOfSlab {
 // Call `each(r, p)` for the rows r of a factor that this thread fills, and its four columns from p on.
 template <class Each>
 __device__ __forceinline__ void for_rows(int rows, Each each) {
-#pragma unroll 3
+#pragma unroll 2
   for (int r = threadIdx.x / ROW_QUADS; r < rows; r += THREADS / ROW_QUADS) each(r, threadIdx.x % ROW_QUADS * 4);
+}
+
+// Store four columns of a row of sum `part`, the block's sum i. If it completes a pair, or a pair of pairs, add the sums of the
+// others, which the same thread stored; the total is stored where the first of them was.
+__device__ __forceinline__ void store_sum(const WeightSlab& slab, int part, int i, int row, int p, float4 sum) {
+  const int size = slab.K * CHANNEL_COLUMNS;
+  float* to = slab.partials + part * size + row * CHANNEL_COLUMNS + p;
+#pragma unroll 1
+  for (int pairs = 1; i & pairs; pairs *= 2) {
+    to -= pairs * size;
+    sum = combine(*reinterpret_cast<const float4*>(to), sum);
+  }
+  *reinterpret_cast<float4*>(to) = sum;
 }
 
 template <bool IS_FIRST_LAYER>
 __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, const WeightSlab& slab, int N,
                                               float4* shared4) {
   const Members& members = params.members;
-  const int part = blockIdx.x % LANES, of_part = ceil_div(ceil_div(N, LANES), TILE) * TILE;
-  const int end = min((part + 1) * of_part, N);
+  const int blocks = LANES / params.of_block, first_part = blockIdx.x % blocks * params.of_block;
+  const int of_part = ceil_div(ceil_div(N, LANES), TILE) * TILE;
   float *left = reinterpret_cast<float*>(shared4), *right = left + SLAB_ROWS * ROW_FLOATS;
   float* scratch = right + SLAB_ROWS * ROW_FLOATS;
   const OfY of = of_y_at(scratch + REDUCTION_FLOATS, slab.y, slab.g, CHANNEL_COLUMNS);
@@ -121,7 +137,7 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
     });
   };
   // Before the wait: the batch with U, Y of the first layer, and Z of the layer before.
-  int n = rows.list<IS_FIRST_LAYER>(slab, part * of_part, end);
+  int n = rows.list<IS_FIRST_LAYER>(slab, first_part * of_part, min((first_part + 1) * of_part, N));
   copy_left(0, min(n, SLAB_ROWS));
   if constexpr (IS_FIRST_LAYER) copy_right(0, min(n, SLAB_ROWS));
   commit_copies();
@@ -141,67 +157,72 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
 
   // Of the team's rows, a thread multiplies four columns from k on of the left one with four from p on of the right one.
   const int team = threadIdx.x / TEAM, k = threadIdx.x % TEAM / ROW_QUADS * 4, p = threadIdx.x % ROW_QUADS * 4;
-  float4 sum[4] = {};
-  float bias = 0.f;  // of column threadIdx.x % CHANNEL_COLUMNS, over every eighth row
+  bool is_copied = true;  // the first rows, and their list
 #pragma unroll 1
-  for (int first = part * of_part; first < end; first += THREADS) {
-    if (first > part * of_part) n = rows.list<IS_FIRST_LAYER>(slab, first, end);
+  for (int i = 0; i < params.of_block; ++i) {
+    const int part = first_part + i, begin = part * of_part, end = min(begin + of_part, N);
+    float4 sum[4] = {};
+    float bias = 0.f;  // of column threadIdx.x % CHANNEL_COLUMNS, over every eighth row
 #pragma unroll 1
-    for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
-      const int r_end = min(n - r0, SLAB_ROWS);
-      const bool is_first = first + r0 == part * of_part;
-      if (!is_first) copy_left(r0, r_end);
-      if (!IS_FIRST_LAYER || !is_first) copy_right(r0, r_end);
-      commit_copies();
-      wait_for_copies<0>();
-      if (!is_first) finish_left(r0, r_end);
-      finish_right(r0, r_end);
-      __syncthreads();  // both factors are filled
-      if constexpr (!IS_FIRST_LAYER) {
+    for (int first = begin; first < end; first += THREADS) {
+      if (!is_copied) n = rows.list<IS_FIRST_LAYER>(slab, first, end);
 #pragma unroll 1
-        for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
-          bias += right[r * ROW_FLOATS + threadIdx.x % CHANNEL_COLUMNS];
-      }
+      for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
+        const int r_end = min(n - r0, SLAB_ROWS);
+        const bool is_first = is_copied && r0 == 0;
+        if (!is_first) copy_left(r0, r_end);
+        if (!IS_FIRST_LAYER || !is_first) copy_right(r0, r_end);
+        commit_copies();
+        wait_for_copies<0>();
+        if (!is_first) finish_left(r0, r_end);
+        finish_right(r0, r_end);
+        __syncthreads();  // both factors are filled
+        if constexpr (!IS_FIRST_LAYER) {
+#pragma unroll 1
+          for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
+            bias += right[r * ROW_FLOATS + threadIdx.x % CHANNEL_COLUMNS];
+        }
 #pragma unroll 2
-      for (int r = team; r < r_end; r += SLAB_TEAMS) {
-        const float4 a = *reinterpret_cast<const float4*>(left + r * ROW_FLOATS + k);
-        const float4 right4 = *reinterpret_cast<const float4*>(right + r * ROW_FLOATS + p);
-        sum[0] = add_product(sum[0], a.x, right4), sum[1] = add_product(sum[1], a.y, right4);
-        sum[2] = add_product(sum[2], a.z, right4), sum[3] = add_product(sum[3], a.w, right4);
+        for (int r = team; r < r_end; r += SLAB_TEAMS) {
+          const float4 a = *reinterpret_cast<const float4*>(left + r * ROW_FLOATS + k);
+          const float4 right4 = *reinterpret_cast<const float4*>(right + r * ROW_FLOATS + p);
+          sum[0] = add_product(sum[0], a.x, right4), sum[1] = add_product(sum[1], a.y, right4);
+          sum[2] = add_product(sum[2], a.z, right4), sum[3] = add_product(sum[3], a.w, right4);
+        }
+        __syncthreads();  // both factors and the list may be overwritten
       }
-      __syncthreads();  // both factors and the list may be overwritten
+      is_copied = false;
     }
-  }
-  // Add the sums of team 1 to those of team 0, and those of the bias, in shared memory.
-  float4* slot = reinterpret_cast<float4*>(shared4) + threadIdx.x % TEAM;
-  if (team == 1) {
+    // Add the sums of team 1 to those of team 0, and those of the bias, in shared memory.
+    float4* slot = reinterpret_cast<float4*>(shared4) + threadIdx.x % TEAM;
+    if (team == 1) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) slot[r * TEAM] = sum[r];
-  }
-  right[threadIdx.x] = bias;
-  __syncthreads();
-  if (team == 0) {
+      for (int r = 0; r < 4; ++r) slot[r * TEAM] = sum[r];
+    }
+    right[threadIdx.x] = bias;
+    __syncthreads();
+    if (team == 0) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) sum[r] = combine(sum[r], slot[r * TEAM]);
-  }
-  float* out = slab.partials + (static_cast<long long>(part) * slab.K + slab.first + k) * CHANNEL_COLUMNS + p;
-  if (team == 0) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-      if (slab.first + k + r < slab.K) *reinterpret_cast<float4*>(out + r * CHANNEL_COLUMNS) = sum[r];
-  }
-  if (!IS_FIRST_LAYER && threadIdx.x < CHANNEL_COLUMNS) {
-#pragma unroll
-    for (int t = CHANNEL_COLUMNS; t < THREADS; t += CHANNEL_COLUMNS) bias += right[threadIdx.x + t];
-    const long long row = static_cast<long long>(part) * slab.K + slab.C * CHANNEL_COLUMNS + slab.channel;
-    slab.partials[row * CHANNEL_COLUMNS + threadIdx.x] = bias;
+      for (int r = 0; r < 4; ++r) {
+        if (slab.first + k + r < slab.K)
+          store_sum(slab, part, i, slab.first + k + r, p, combine(sum[r], slot[r * TEAM]));
+      }
+    }
+    if (!IS_FIRST_LAYER && threadIdx.x < ROW_QUADS) {
+      float4 total = zero4();
+#pragma unroll 1
+      for (int t = 4 * threadIdx.x; t < THREADS; t += CHANNEL_COLUMNS)
+        total = combine(total, *reinterpret_cast<const float4*>(right + t));
+      store_sum(slab, part, i, slab.C * CHANNEL_COLUMNS + slab.channel, 4 * threadIdx.x, total);
+    }
+    if (i + 1 < params.of_block) __syncthreads();  // sums are read
   }
 }
 
 __device__ __forceinline__ void channels_weights(const WeightSlabParams& params, float4* shared4) {
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (N == 0) return wait_for_previous();
-  const WeightSlab& slab = params.members.of_step(params.slabs)[blockIdx.x / LANES];
+  const WeightSlab& slab = params.members.of_step(params.slabs)[blockIdx.x / (LANES / params.of_block)];
   if (slab.channel < 0) {
     slab_gradient<true>(params, slab, N, shared4);
   } else {

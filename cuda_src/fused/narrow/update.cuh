@@ -105,18 +105,26 @@ __device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, Place pla
   return sum;
 }
 
-// The same for all of at most LANES partial sums of a product, added in the order of the lanes.
+// The sum of what the lanes of an element have: of pairs, of pairs of these, and so on, so that neighbours may be added before.
+template <int WIDTH>
+__device__ __forceinline__ Elements<WIDTH> sum_of_all(Elements<WIDTH> (&of_lanes)[LANES]) {
+#pragma unroll
+  for (int pairs = 1; pairs < LANES; pairs *= 2)
+#pragma unroll
+    for (int s = 0; s < LANES; s += 2 * pairs) of_lanes[s].add(of_lanes[s + pairs]);
+  return of_lanes[0];
+}
+
+// The same for all of at most LANES partial sums of a product, added as those of the lanes.
 template <int WIDTH>
 __device__ __forceinline__ Elements<WIDTH> whole_gradient_of(const Job& job, Place place, int N) {
   const int parts = min(job.parts, ceil_div(N, job.unit));
   const float* right = job.right + place.row * job.columns + place.column;
-  Elements<WIDTH> value[LANES] = {}, sum = {};
+  Elements<WIDTH> value[LANES] = {};
 #pragma unroll
   for (int s = 0; s < LANES; ++s)
     if (s < parts) value[s] = Elements<WIDTH>::load(right + static_cast<long long>(s) * job.right_stride);
-#pragma unroll
-  for (int s = 0; s < LANES; ++s) sum.add(value[s]);
-  return sum;
+  return sum_of_all(value);
 }
 
 // The same for products of inputs and gradients of graphs, added in their order; whole warps call. A warp with elements of one
@@ -204,9 +212,12 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
                           : gradient_of<WIDTH, false>(job, place, lane, at.n_nodes, at.n_graphs);
     gradient.store(of_thread + WIDTH * threadIdx.x);
     __syncthreads();
+    if (lane == 0) {
+      Elements<WIDTH> of_lanes[LANES];
 #pragma unroll
-    for (int s = 1; s < LANES; ++s)
-      if (lane == 0) gradient.add(gradient.load(of_thread + WIDTH * (threadIdx.x + s * UPDATE_GROUPS)));
+      for (int s = 0; s < LANES; ++s) of_lanes[s] = gradient.load(of_thread + WIDTH * (group + s * UPDATE_GROUPS));
+      gradient = sum_of_all(of_lanes);
+    }
   }
   if (of.mode == ONLY_GRADIENTS) {
     if (owns) gradient.store(of.members.of_model(of.gradients) + i);

@@ -173,9 +173,19 @@ def channels_backward(blocks: int, channels: int, splits: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-def channels_weights(slabs: int) -> Launch:
-    """Return the launch of `fused_narrow_channels_weights`."""
-    return Launch((LANES * slabs, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * SLAB_FLOATS)
+def channels_weights(slabs: int, of_block: int = 1) -> Launch:
+    """Return the launch of `fused_narrow_channels_weights`, in which a block has `of_block` ranges of nodes."""
+    return Launch((LANES // of_block * slabs, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * SLAB_FLOATS)
+
+
+def ranges_of_block(slabs: int, members: int, multiprocessors: int) -> int:
+    """Return how many of the LANES ranges of nodes a block of this launch has: the most with which no slot is idle.
+
+    >>> [ranges_of_block(13, members, 132) for members in (1, 4, 16, 64)]
+    [1, 1, 4, 8]
+    """
+    at_most = LANES * slabs * members // (CHANNELS_BLOCKS * multiprocessors)
+    return max(of_block for of_block in (1, 2, 4, LANES) if of_block <= max(1, at_most))
 
 
 def residual(blocks: int, n_out: int) -> Launch:

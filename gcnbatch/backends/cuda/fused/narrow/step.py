@@ -343,7 +343,17 @@ class NarrowWorkspace(Workspace):
     def _weights_call(self) -> Call:
         """Return the launch that computes the gradients of all layers' weights, where layers have channels."""
         fields = {"slabs": self._slabs, "size": self._size, "of_dropout": self._of_dropout}
-        return self._call("fused_narrow_channels_weights", geometry.channels_weights(len(self._all_slabs())), fields)
+        launch = geometry.channels_weights(len(self._all_slabs()), self._ranges_of_block)
+        return self._call("fused_narrow_channels_weights", launch, fields | {"of_block": self._ranges_of_block})
+
+    @property
+    def _ranges_of_block(self) -> int:
+        """Ranges of nodes of which a block of that launch adds the sums."""
+        if not self._has_channels:
+            return 1
+        columns, layers = geometry.CHANNEL_COLUMNS, self._stack.nodes
+        slabs = ceil_div(self._columns_of_u(0), columns) + sum(layer.channels for layer in layers[1:])
+        return geometry.ranges_of_block(slabs, self._cohort.members, self._device.multiprocessors)
 
     def _all_slabs(self) -> list[dict[str, Any]]:
         """Return a WeightSlab (fused/narrow/channels_weights.cuh) for each 64 rows of the layers' gradients."""
@@ -418,7 +428,9 @@ class NarrowWorkspace(Workspace):
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]
         f, c, p, columns = layer.n_in, layer.channels, layer.n_out, shared.columns_of(layer.n_out)
-        parts, part, unit = self._dw_sums, self._columns_of_u(number) * columns, shared.TILE
+        of_block = self._ranges_of_block
+        parts, unit = ceil_div(self._dw_sums, of_block), of_block * shared.TILE
+        part = of_block * self._columns_of_u(number) * columns
         assert arrays.partials is not None
         weight = job(layer.weight, (f, c, p), arrays.partials, part, parts, unit, columns=columns, packed=packed)
         weight["places"] = self._data.places if number == 0 else None
