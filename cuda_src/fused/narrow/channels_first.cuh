@@ -2,7 +2,8 @@
 //
 // Source: own. Forward of any narrow layer (fused/narrow/forward.cuh) has 96 rows of W' in registers, and reads all others again
 // for each tile. Here the columns of U that a set with channels stores, some 200, are too many for that: W' is in shared memory.
-// Shapes: y (N, 64), moments (ceil(N / 16), 64, 2), x (N, K): U, packed (K, 64); kept: dropout bits of this layer.
+// Shapes: y (N, 64), moments (ceil(N / 16), 64, 2), x (nodes, K): U of the data set, source (N,): its rows, packed (K, 64); kept:
+//   dropout bits of this layer.
 // Launch: 512 threads; blocks stride over tiles of 16 rows, members in z. 1,133 rows, a model alone: 71 blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_first`; accesses as in fused/narrow/tile.cuh, and 256 consecutive bytes of W'.
 // Traffic: reads 4 (N K + K P blocks), writes 4 N P bytes. Determinism: one writer per output, fixed order.
@@ -20,17 +21,20 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
   float* partial = tile + TILE * stride;
   wait_for_previous();  // the update wrote the batch and the weights
   const int N = members.of_step(params.size)[BatchSize::N];
-  const int first_tile = blockIdx.x * TILE;
-  // Copy a tile, a row by each warp. x has rows up to the end of the last tile.
-  const auto copy_tile = [&](int first) {
-    const float* from = members.of_step(params.x) + (first + threadIdx.x / 32) * params.x_stride;
+  const int first_tile = blockIdx.x * TILE, stride_of_tiles = gridDim.x * TILE;
+  // The row of U of this warp; `source` has rows up to the end of the last tile.
+  const auto source_of = [&](int first) { return members.of_step(params.source)[first + threadIdx.x / 32]; };
+  // Copy a tile, a row by each warp.
+  const auto copy_tile = [&](int source) {
+    const float* from = params.x + static_cast<long long>(source) * params.x_stride;
 #pragma unroll 2
     for (int k = threadIdx.x % 32 * 4; k < K; k += 128)
       copy_async<4>(tile + threadIdx.x / 32 * stride + k, from + k, 4);
     commit_copies();
   };
+  const int source = source_of(first_tile);
   if (first_tile < N) {
-    copy_tile(first_tile);
+    copy_tile(source);
 #pragma unroll 4
     for (int q = threadIdx.x; q < K * ROW_QUADS; q += THREADS)
       copy_async<4>(weights + 4 * q, members.of_step(params.packed) + 4 * q, 4);
@@ -44,7 +48,9 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
   }
   const int slice = threadIdx.x / 32 % SLICES;
 #pragma unroll 1
-  for (int first = first_tile; first < N; first += gridDim.x * TILE) {
+  for (int first = first_tile; first < N; first += stride_of_tiles) {
+    const bool is_last = first + stride_of_tiles >= N;
+    const int next = is_last ? 0 : source_of(first + stride_of_tiles);
     wait_for_copies<0>();
     __syncthreads();  // weights and tile are filled
     float4 sum[4] = {};
@@ -62,7 +68,7 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
       }
     }
     const float2 y = reduce_slices(sum, partial);  // waits for all threads, which then have read the tile
-    if (first + gridDim.x * TILE < N) copy_tile(first + gridDim.x * TILE);
+    if (!is_last) copy_tile(next);
     const int rows = min(TILE, N - first), p = own_column();
     const bool exists = own_row() < rows;
     if (exists) *reinterpret_cast<float2*>(members.of_step(params.y) + (first + own_row()) * CHANNEL_COLUMNS + p) = y;

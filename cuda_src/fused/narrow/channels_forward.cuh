@@ -1,8 +1,8 @@
 // Forward pass of a layer with several channels: Y and the moments of its columns; see fused/narrow/channels.cuh.
 //
 // Source: own. Forward of any narrow layer (fused/narrow/forward.cuh) multiplies all columns of U, most of them 0.
-// Shapes: y (N, 64); moments (ceil(N / 16), 64, 2); y_prev (N, 64); indptr (N C + 1,), indices, values; x: row sums a_c; packed
-//   (C 64 + C, 64); kept: dropout bits of this layer.
+// Shapes: y (N, 64); moments (ceil(N / 16), 64, 2); y_prev (N, 64); indptr (N C + 1,), indices, values; x: row sums a_c of
+//   the data set, source (N,): its rows; packed (C 64 + C, 64); kept: dropout bits of this layer.
 // Launch: 512 threads, four blocks a tile or one (Share), members in z. 1,133 rows, a model alone: 144 blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_forward`. The four or eight lanes of a group read the same rows of two pairs,
 //   and together consecutive weights: no bank conflicts.
@@ -43,13 +43,18 @@ struct ChannelsForward {
     commit_copies();
   }
 
-  // Copy what the batch says of a tile, and find its first pairs. All threads call, and wait before they read.
-  __device__ __forceinline__ typename Pairs<Share>::Found open(TileEntries& of, const float* sums, int x_stride,
+  // Copy what the batch says of a tile, and find its first pairs. All threads call, and wait before they read; row sums arrive
+  // later.
+  __device__ __forceinline__ typename Pairs<Share>::Found open(const NarrowForwardParams& params, TileEntries& of,
                                                                int first, int N, int C) const {
     of.copy_starts(first, N, C);
+    const int rows = min(CHANNEL_ROWS, N - first);
 #pragma unroll 1
-    for (int e = threadIdx.x; e < min(CHANNEL_ROWS, N - first) * C; e += THREADS)
-      row_sums[e] = sums[(first + e / C) * x_stride + e % C];
+    for (int e = threadIdx.x; e < rows * C; e += THREADS) {
+      const int source = params.members.of_step(params.source)[first + e / C];
+      copy_async<1>(row_sums + e, params.x + static_cast<long long>(source) * params.x_stride + e % C, 1);
+    }
+    commit_copies();
     __syncthreads();  // starts are copied; all threads have read the previous tile
     of.copy(C);
     return pairs.find(of, 0, C);
@@ -96,7 +101,6 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
   const Members& members = params.members;
   const int C = params.C, N = members.of_step(params.size)[BatchSize::N];
   // Before the wait: dropout, the weights, the batch. The previous kernel is that of the layer before, not the update.
-  const MemberValues dropout = values_at(members.of_model_or_null(params.of_dropout));
   const SplitOfTiles<Share> own;
   const int p0 = own.split * Share::COLUMNS;
   const ChannelsForward<Share> at(shared4, C);
@@ -105,16 +109,18 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
   typename Pairs<Share>::Found found = {0, 0};
   if (own.first < N) {
     at.copy_weights(members.of_step(params.packed), p0, C);
-    found = at.open(entries, members.of_step(params.x), params.x_stride, own.first, N, C);
+    found = at.open(params, entries, own.first, N, C);
   }
   // The last blocks draw first: if any, they have no tile.
-  if (unsigned char* kept = members.of_step_or_null(params.kept))
+  if (unsigned char* kept = members.of_step_or_null(params.kept)) {
+    const MemberValues dropout = values_at(members.of_model_or_null(params.of_dropout));
     draw_kept(gridDim.x - 1 - blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
               dropout.threshold, static_cast<long long>(N) * CHANNEL_COLUMNS);
+  }
   wait_for_previous();
   if (own.first >= N) return;
   const Activations z = {members.of_step(params.y_prev), members.of_step_or_null(params.kept_prev), at.columns,
-                         dropout.keep_scale};
+                         values_at(members.of_model_or_null(params.of_dropout)).keep_scale};
   const auto fetch = [&](int first) {
     const int i = first + tile_row();
     return i < N ? z.fetch(i, tile_column()) : RawActivation{zero4(), 0u};
@@ -126,7 +132,7 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
 
 #pragma unroll 1
   for (int first = own.first; first < N; first += own.stride) {
-    if (first != own.first) found = at.open(entries, members.of_step(params.x), params.x_stride, first, N, C);
+    if (first != own.first) found = at.open(params, entries, first, N, C);
     if (!Share::PREFETCHES && !(Share::FETCHES_EARLY && first == own.first)) raw = fetch(first);
     *reinterpret_cast<float4*>(at.z + tile_row() * ROW_FLOATS + tile_column()) = z.of(raw, tile_column());
     if (Share::PREFETCHES) raw = fetch(first + own.stride);
@@ -139,7 +145,7 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
           at.u, at.z, entries, found.pairs, first, [&](int node, int p) { return z.at(node, p); },
           [](int, int, const float4&) {});
       wait_for_copies<0>();
-      __syncthreads();  // U is filled, and the weights
+      __syncthreads();  // U is filled, and weights and row sums
       at.pairs.multiply(at.u, found.pairs,
                         [&](int pair, int channel, int p, auto& sum) { at.multiply(pair, channel, p, C, sum); });
       __syncthreads();  // products are stored

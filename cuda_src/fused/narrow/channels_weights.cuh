@@ -6,8 +6,8 @@
 // The gradient of the previous layer left V. Z, and dY of the first layer, are recomputed from Y and G. Nodes are dealt in LANES
 // equal ranges to as many sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh):
 // some by the block that computed them, in large cohorts, and all others by the update.
-// Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left:
-//   U (N, left_stride), or null: Z of y_prev (N, 64); sums as in NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
+// Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left: U
+//   of the data set, (nodes, left_stride), whose rows `source` (N,) has, or null: Z of y_prev (N, 64); sums as in NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
 // Launch: 512 threads, LANES / of_block blocks a slab, members in z. Two layers, nine channels, 224 columns, a model alone: 104
 //   blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_weights`: SLAB_ROWS rows of both factors. A warp multiplies two groups of
@@ -32,7 +32,7 @@ struct WeightSlab {
   const float *left, *y, *g, *stats, *gamma, *sums;               // of the first layer
   const float *v, *y_prev, *stats_prev, *gamma_prev, *beta_prev;  // of a channel; v (N C, 64)
   const unsigned char* kept_prev;
-  const int* t_indptr;
+  const int *source, *t_indptr;
   int parts_of_sums, left_stride, first, K, channel, C;  // first: row of W', or column of U
 };
 
@@ -108,8 +108,9 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
     for_rows(count, [&](int r, int p) {
       const int node = rows.nodes[r0 + r], k = slab.first + p;
       const bool exists = !IS_FIRST_LAYER || k < slab.K;
-      const float* from = IS_FIRST_LAYER ? slab.left + node * slab.left_stride + (exists ? k : 0)
-                                         : slab.y_prev + node * CHANNEL_COLUMNS + p;
+      const float* from =
+          IS_FIRST_LAYER ? slab.left + static_cast<long long>(slab.source[node]) * slab.left_stride + (exists ? k : 0)
+                         : slab.y_prev + node * CHANNEL_COLUMNS + p;
       copy_async<4>(left + r * ROW_FLOATS + p, from, exists ? 4 : 0);
     });
   };

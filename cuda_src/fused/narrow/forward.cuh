@@ -100,7 +100,7 @@ struct NeighbourActivations {
 struct NarrowForwardParams {
   float *y, *u, *moments;
   unsigned char* kept;
-  const int* size;
+  const int *size, *source;
   const float *x, *y_prev, *moments_prev;
   float *stats_prev, *running_mean_prev, *running_var_prev;
   const float *gamma_prev, *beta_prev;

@@ -15,7 +15,8 @@ struct Stage {
   int *node_ptr, *indptr, *indices;
   float* values;
   int *t_indptr, *t_indices;
-  float *t_values, *x;
+  float *t_values, *x;  // x null: kernels read the rows of the data set, whose numbers `source` (N,) has
+  int* source;
   int* targets;
   float* features;
   // The epoch; graphs: all graphs in order; batch_ptr (S+1,): each step's first entry of graphs; nodes, edges, t_edges: each
@@ -216,7 +217,12 @@ __device__ __forceinline__ void stage_batch(const Stage& at, const int* progress
       const Rows<Team> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
       t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
     }
-    stage_x<Team>(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
+    if (at.x) {
+      stage_x<Team>(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
+    } else {
+#pragma unroll 1
+      for (int r = Team::rank(); r < n; r += Team::size()) at.source[row + r] = source + r;
+    }
     Team::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
                [](int bits) { return bits; });
     stage_features<Team>(at, b, features);

@@ -47,7 +47,7 @@ MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: 
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
-MANY_NUMBERS = 4096  # of a graph to stage on average, from which it has a block in cohorts, too
+MANY_NUMBERS = 2048  # of a graph to stage on average, from which it has a block in cohorts, too
 MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
 
 

@@ -69,8 +69,17 @@ class NarrowWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- arrays
 
     def _allocate_x(self) -> DeviceArray:
-        """Allocate whole tiles of rows: kernels read them before they know the batch's size."""
-        return self._memory.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
+        if self._has_channels:
+            return self._data.x
+        return self._memory.zeros((self._rows_of_tiles, self._data.k))
+
+    def _allocate_source(self) -> DeviceArray | None:
+        return self._memory.zeros(self._rows_of_tiles, np.int32) if self._has_channels else None
+
+    @property
+    def _rows_of_tiles(self) -> int:
+        """Rows of whole tiles: kernels read them before they know the batch's size."""
+        return shared.TILE * ceil_div(self.capacity.rows, shared.TILE)
 
     @property
     def _rows_of_set(self) -> tuple[DeviceArray | None, ...]:
@@ -213,6 +222,7 @@ class NarrowWorkspace(Workspace):
         purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
         fields |= {"purpose": purpose, "of_dropout": self._of_dropout, "parts": self._dealt.parts}
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
+        fields["source"] = self._source
         members, entry, k = len(self.launched), self._entry("forward", number), self._columns_of_u(number)
         if self._has_channels and number > 0:
             launch = geometry.channels_forward(self._channel_blocks, layer.channels, self._channel_splits)
@@ -366,13 +376,13 @@ class NarrowWorkspace(Workspace):
             self._normed(number),
             self._columns_of_u(number),
         )
-        of_first = ("left", "y", "g", "stats", "gamma", "sums")
+        of_first = ("left", "source", "y", "g", "stats", "gamma", "sums")
         of_channel = ("y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
         fields: dict[str, Any] = dict.fromkeys((*of_first, *of_channel, "v", "t_indptr"))
         fields |= {"partials": arrays.partials, "parts_of_sums": self._parts_of_sums(number), "left_stride": k, "K": k}
         fields |= {"C": layer.channels, "channel": -1}
         if number == 0:
-            fields |= {"left": arrays.u, "y": arrays.y, "g": arrays.g, "sums": arrays.sums}
+            fields |= {"left": arrays.u, "source": self._source, "y": arrays.y, "g": arrays.g, "sums": arrays.sums}
             fields |= {"stats": normed.stats, "gamma": normed.gamma}
             return [fields | {"first": first} for first in range(0, k, geometry.CHANNEL_COLUMNS)]
         before = self._output(number - 1, "_prev")
@@ -414,7 +424,8 @@ class NarrowWorkspace(Workspace):
     def _stages_by_blocks(self) -> bool:
         """Whether a graph has a block that stages it, not a warp."""
         nodes = float(self._data.sizes["nodes"].mean())
-        return self._cohort.members == 1 or nodes * self._data.k + self._n_features >= geometry.MANY_NUMBERS
+        of_node = self._rows_of_node if self._has_channels else self._data.k
+        return self._cohort.members == 1 or nodes * of_node + self._n_features >= geometry.MANY_NUMBERS
 
     @property
     def _stage_blocks(self) -> int:

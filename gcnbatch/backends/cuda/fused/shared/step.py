@@ -190,6 +190,7 @@ class Workspace(ABC):
         self._rows = self._csr(capacity.rows * self._rows_of_node, capacity.edges)
         self._t_rows = self._rows if self._is_symmetric else self._csr(capacity.rows * channels, capacity.t_edges)
         self._x = self._allocate_x()
+        self._source = self._allocate_source()
         self._targets = memory.empty((capacity.graphs, targets.shape[1]), targets.dtype)
         joined = self._stack.joined
         self._graph_features = memory.empty((capacity.graphs, joined.n_features)) if joined else None
@@ -217,6 +218,10 @@ class Workspace(ABC):
     def _allocate_x(self) -> DeviceArray:
         """Allocate U of the first layer, which is part of the staged batch."""
         return self._memory.zeros((self.capacity.rows, self._data.k))
+
+    def _allocate_source(self) -> DeviceArray | None:
+        """Allocate the row of the data set of each node, if kernels read U there instead of a staged one."""
+        return None
 
     def _allocate_joined(self) -> DeviceArray | None:
         """Allocate the products of the features of whole graphs, if these are many; see `_join_calls`."""
@@ -295,7 +300,8 @@ class Workspace(ABC):
         fields |= csr_fields(self._rows_of_set, "set_") | csr_fields(data.t_rows, "set_t_")
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
         fields |= {"set_starts": data.starts, "rows_of_node": self._rows_of_node}
-        fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
+        fields |= {"x": None if self._source is not None else self._x, "source": self._source}
+        fields |= {"targets": self._targets.astype_view(np.int32), "set_x": data.x}
         fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
         fields |= {"features": self._graph_features, "D": self._n_features, "set_features": data.graph_features}
         fields |= {"feature_mean": None, "feature_scale": None, "feature_limit": LIMIT}
