@@ -35,10 +35,10 @@ struct Job {
   int columns, packed_columns;    // columns of such a row
 };
 
-// A chunk of a job's elements, for a block: from `first` on, `width` elements per group of `lanes` threads. Lanes share the
-// partial sums of their elements: 1 or LANES.
+// A chunk of a job's elements, for a block: from `first` on, `passes` times `width` elements per group of `lanes` threads. Lanes
+// share the partial sums of their elements: 1 or LANES. Only in cohorts, and with one lane, there are several.
 struct UpdateChunk {
-  int job, first, width, lanes;
+  int job, first, width, lanes, passes;
 };
 
 // Where an element is in a part and in `packed`.
@@ -74,6 +74,26 @@ struct Elements {
   }
 };
 
+// What a thread reads of its elements beside their gradient.
+template <int WIDTH>
+struct Updated {
+  Elements<WIDTH> p, m, v;
+
+  __device__ __forceinline__ void load(const UpdateParams& of, int i) {
+    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i);
+    if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
+  }
+  __device__ __forceinline__ static void prefetch(const UpdateParams& of, int i) {
+    prefetch_to_l2(of.members.of_model(of.parameters) + i), prefetch_to_l2(of.members.of_model(of.m) + i);
+    if (!of.sgd) prefetch_to_l2(of.members.of_model(of.v) + i);
+  }
+  __device__ __forceinline__ void store(const UpdateParams& of, int i) const {
+    m.store(of.members.of_model(of.m) + i);
+    if (!of.sgd) v.store(of.members.of_model(of.v) + i);
+    p.store(of.members.of_model(of.parameters) + i);
+  }
+};
+
 // Row and column of element e, which exists; see Job.
 __device__ __forceinline__ Place place_of(const Job& job, int e) {
   const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P, row = c * job.F + f;
@@ -105,13 +125,14 @@ __device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, Place pla
   return sum;
 }
 
-// The sum of what the lanes of an element have: of pairs, of pairs of these, and so on, so that neighbours may be added before.
-template <int WIDTH>
-__device__ __forceinline__ Elements<WIDTH> sum_of_all(Elements<WIDTH> (&of_lanes)[LANES]) {
+// The sum of what COUNT neighbouring lanes have of an element: of pairs, of pairs of these, and so on, so that neighbours may be
+// added before.
+template <int WIDTH, int COUNT>
+__device__ __forceinline__ Elements<WIDTH> sum_of_all(Elements<WIDTH> (&of_lanes)[COUNT]) {
 #pragma unroll
-  for (int pairs = 1; pairs < LANES; pairs *= 2)
+  for (int pairs = 1; pairs < COUNT; pairs *= 2)
 #pragma unroll
-    for (int s = 0; s < LANES; s += 2 * pairs) of_lanes[s].add(of_lanes[s + pairs]);
+    for (int s = 0; s < COUNT; s += 2 * pairs) of_lanes[s].add(of_lanes[s + pairs]);
   return of_lanes[0];
 }
 
@@ -170,7 +191,8 @@ struct NarrowUpdateParams {
   int stages_by_blocks;  // in cohorts: whether a graph has a block, not a warp
 };
 
-// The elements of a chunk. A sum over lanes is in shared memory, lane by lane.
+// The elements of a chunk. A sum over lanes is in shared memory, lane by lane. Elements of all passes are on their way to L2 before
+// the first pass.
 template <int WIDTH, int OWN_LANES = LANES>
 __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, const UpdateChunk& chunk, int number,
                                              const Job& job, const Progress& at, float* of_thread) {
@@ -178,59 +200,76 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   // Before the wait: kernels before the previous one wrote everything but the gradients.
   constexpr int UPDATE_GROUPS = UPDATE_THREADS / OWN_LANES;  // of threads, each with neighbouring elements
   const int group = threadIdx.x % UPDATE_GROUPS, lane = threadIdx.x / UPDATE_GROUPS;
-  const int e = chunk.first + WIDTH * group, i = job.start + e;
-  const bool exists = e < job.count, owns = exists && lane == 0;
-  const Place place = exists ? place_of(job, e) : Place{-1, 0};
-  Elements<WIDTH> p = {}, m = {}, v = {}, gradient = {};
+  constexpr bool HAS_PASSES = SHARES_LAUNCHES && OWN_LANES == 1;
+  const auto owns = [&](int e) { return e < job.count && lane == 0; };
+  const auto place_at = [&](int e) { return e < job.count ? place_of(job, e) : Place{-1, 0}; };
+  int e = chunk.first + WIDTH * group;
+  Place place = place_at(e);
+  Updated<WIDTH> own = {};
   float decay = 0.f, penalty = 0.f;  // one number each for all elements of a job
-  if (owns) {
-    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i);
+  if (owns(e)) {
+    own.load(of, job.start + e);
     if (!SHARES_LAUNCHES || of.weight_decay) {
       decay = of.members.of_model(of.weight_decay)[job.start];
       penalty = of.members.of_model(of.l2)[job.start];
     }
-    if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
   }
   const Rate rate = of.members.of_step(of.rates)[at.step];
+  const int passes = HAS_PASSES ? chunk.passes : 1;
+#pragma unroll 1
+  for (int pass = 1; pass < passes; ++pass) {
+    const int later = e + pass * WIDTH * UPDATE_GROUPS;
+    if (owns(later)) Updated<WIDTH>::prefetch(of, job.start + later);
+  }
   wait_for_previous();
 
-  if (of.mode == APPLY) {
-    const float factor =
-        clip_factor(of.members.of_step(of.norms), of.n_chunks, of.members.of_model(of.values)->max_norm);
-    if (owns) gradient = gradient.load(of.members.of_model(of.gradients) + i);
+#pragma unroll 1
+  for (int pass = 0; pass < passes; ++pass) {
+    const int i = job.start + e;
+    const bool is_own = owns(e);
+    if (pass > 0) place = place_at(e);
+    if (pass > 0 && is_own) own.load(of, i);
+    Elements<WIDTH> gradient = {};
+    if (of.mode == APPLY) {
+      const float factor =
+          clip_factor(of.members.of_step(of.norms), of.n_chunks, of.members.of_model(of.values)->max_norm);
+      if (is_own) gradient = gradient.load(of.members.of_model(of.gradients) + i);
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
-  } else if constexpr (OWN_LANES == 1) {
-    if (job.left) {
-      gradient = gradient_of_graphs<WIDTH>(job, place, at.n_graphs);
-    } else if (place.row >= 0) {
-      gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
+      for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
+    } else if constexpr (OWN_LANES == 1) {
+      if (job.left) {
+        gradient = gradient_of_graphs<WIDTH>(job, place, at.n_graphs);
+      } else if (place.row >= 0) {
+        gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
+      }
+    } else {
+      if (place.row >= 0)
+        gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)
+                            : gradient_of<WIDTH, false>(job, place, lane, at.n_nodes, at.n_graphs);
+      gradient.store(of_thread + WIDTH * threadIdx.x);
+      __syncthreads();
+      gradient = {};
+#pragma unroll 1
+      for (int half = 0; lane == 0 && half < LANES; half += LANES / 2) {
+        Elements<WIDTH> of_lanes[LANES / 2];
+#pragma unroll
+        for (int s = 0; s < LANES / 2; ++s)
+          of_lanes[s] = gradient.load(of_thread + WIDTH * (group + (half + s) * UPDATE_GROUPS));
+        gradient.add(sum_of_all(of_lanes));
+      }
     }
-  } else {
-    if (place.row >= 0)
-      gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)
-                          : gradient_of<WIDTH, false>(job, place, lane, at.n_nodes, at.n_graphs);
-    gradient.store(of_thread + WIDTH * threadIdx.x);
-    __syncthreads();
-    if (lane == 0) {
-      Elements<WIDTH> of_lanes[LANES];
+    if (of.mode == ONLY_GRADIENTS) {
+      if (is_own) gradient.store(of.members.of_model(of.gradients) + i);
+      const double squares = block_sum(is_own ? static_cast<double>(gradient.of[0]) * gradient.of[0] : 0.0);
+      if (threadIdx.x == 0) of.members.of_step(of.norms)[number] = squares;
+    } else if (is_own) {
 #pragma unroll
-      for (int s = 0; s < LANES; ++s) of_lanes[s] = gradient.load(of_thread + WIDTH * (group + s * UPDATE_GROUPS));
-      gradient = sum_of_all(of_lanes);
+      for (int w = 0; w < WIDTH; ++w)
+        own.p.of[w] = of.rule().apply(own.p.of[w], gradient.of[w], own.m.of[w], own.v.of[w], decay, penalty, rate);
+      own.store(of, i);
+      if (job.packed && place.row >= 0) own.p.store(job.packed + place.row * job.packed_columns + place.column);
     }
-  }
-  if (of.mode == ONLY_GRADIENTS) {
-    if (owns) gradient.store(of.members.of_model(of.gradients) + i);
-    const double squares = block_sum(owns ? static_cast<double>(gradient.of[0]) * gradient.of[0] : 0.0);
-    if (threadIdx.x == 0) of.members.of_step(of.norms)[number] = squares;
-  } else if (owns) {
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w)
-      p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay, penalty, rate);
-    m.store(of.members.of_model(of.m) + i);
-    if (!of.sgd) v.store(of.members.of_model(of.v) + i);
-    p.store(of.members.of_model(of.parameters) + i);
-    if (job.packed && place.row >= 0) p.store(job.packed + place.row * job.packed_columns + place.column);
+    e += WIDTH * UPDATE_GROUPS;
   }
   if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
     add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);

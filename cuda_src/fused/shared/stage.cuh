@@ -75,9 +75,8 @@ struct Stagers {
   }
 };
 
-constexpr int SECTOR = 32;           // bytes of an L2 sector
-constexpr int FEATURES_AT_ONCE = 4;  // of a thread in flight
-constexpr int QUADS_AT_ONCE = 6;     // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
+constexpr int SECTOR = 32;        // bytes of an L2 sector
+constexpr int QUADS_AT_ONCE = 6;  // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
 
 using StagersOfBlock = Stagers<false>;
 
@@ -145,9 +144,10 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
   }
 }
 
-// Write row b of the scaled features from those of a graph of the data set. A thread has FEATURES_AT_ONCE of them in flight.
+// Write row b of the scaled features from those of a graph of the data set. A thread has as many in flight as registers allow.
 template <class Team>
 __device__ __forceinline__ void stage_features(const Stage& at, int b, const float* source) {
+  constexpr int FEATURES_AT_ONCE = Team::ARE_WARPS ? 2 : 4;
   const int D = at.D, size = Team::size();
   float* to = at.features + b * D;
 #pragma unroll 1

@@ -122,6 +122,17 @@ def test_threads_of_a_cohort_add_few_partial_sums_alone() -> None:
         assert set(unshared["lanes"].tolist()) == {geometry.LANES}
 
 
+def test_blocks_of_a_cohort_of_large_models_have_several_passes() -> None:
+    """Each element is in one pass; elements whose sums lanes share have one."""
+    jobs = [flat_job(0, 9000, 60, 60, 1, parts=8), flat_job(9000, 64, 64, 64, 2, parts=8)]
+    for shares, passes in ((False, 1), (True, geometry.PASSES)):
+        table = geometry.chunks(jobs, 4, shares_launches=shares, is_large=True)
+        own = table[table["job"] == 0]
+        assert (set(own["passes"].tolist()), set(own["lanes"].tolist())) == ({passes}, {1})
+        np.testing.assert_array_equal(own["first"], np.arange(0, 9000, 1024 * passes))
+        assert set(table["passes"][table["job"] == 1].tolist()) == {1}
+
+
 @pytest.fixture
 def cohort(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedGraphsRunner:
     """Four members on a device without memory; graphs and launches are logged in `launched`."""

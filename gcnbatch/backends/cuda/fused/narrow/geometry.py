@@ -44,6 +44,7 @@ DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights:
 MOST_SPLITS = 4  # blocks that share the columns of a sum of a weight gradient
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
+PASSES = 4  # of a block of the update over its elements, in a cohort of models with many parameters
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
@@ -259,7 +260,7 @@ def chunks(
     A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four. In a
     cohort (`shares_launches`), or with many parameters (`is_large`), it also adds their partial sums alone, where there
     are at most LANES. With many parameters it adds the products of all graphs alone: that order decides bits, so the
-    members may not.
+    members may not; and in a cohort a block has PASSES times as many elements as its threads have at once.
     """
     found = list[dict[str, int]]()
     for number, job in enumerate(jobs):
@@ -267,6 +268,8 @@ def chunks(
         width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
         is_short = (shares_launches or is_large) and job["parts"] <= LANES and job["unit"] != OF_GRAPHS
         lanes = 1 if width == 4 and (is_short or (is_large and job["left"] is not None)) else LANES
-        firsts = range(0, job["count"], UPDATE_THREADS // lanes * width)
-        found += [{"job": number, "first": first, "width": width, "lanes": lanes} for first in firsts]
+        passes = PASSES if shares_launches and is_large and lanes == 1 else 1
+        firsts = range(0, job["count"], UPDATE_THREADS // lanes * width * passes)
+        chunk = {"job": number, "width": width, "lanes": lanes, "passes": passes}
+        found += [chunk | {"first": first} for first in firsts]
     return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)

@@ -76,7 +76,7 @@ def rows_at(n_out: int, heads: int, n_outputs: int, head_floats: int, weight_flo
 
 
 def held_rows(largest: int, n_out: int, first: int, limit: int) -> int:
-    """Return how many rows of a graph's Y a block of `fused_readout` holds, so that READOUT_BLOCKS share a multiprocessor.
+    """Return how many rows of Y a block of `fused_readout` holds, so that READOUT_BLOCKS share a multiprocessor.
 
     Parameters
     ----------

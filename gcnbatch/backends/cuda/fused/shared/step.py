@@ -410,7 +410,8 @@ class Workspace(ABC):
         slots = geometry.READOUT_BLOCKS * self._device.multiprocessors
         blocks = geometry.blocks(self._graph_parts, len(self.launched), slots)
         entry = "fused_weighted_readout" if stack.weighted else "fused_readout"
-        return self._call(entry, geometry.readout(blocks, width, stack.rows_at, self._held_rows), self._readout_fields())
+        launch = geometry.readout(blocks, width, stack.rows_at, self._held_rows)
+        return self._call(entry, launch, self._readout_fields())
 
     @property
     def _held_rows(self) -> int:
