@@ -2,21 +2,14 @@
 //
 //   V[j, c] = row j of A_c^T dY,   dZ_prev[j] = sum over the channels of j's pairs of V[j, c] W_c^T,
 //   G_prev = dZ_prev where Z_prev > 0 and dropout kept it, scaled
-//
-// Each split also stores its columns of V, which the gradient of the weights reads.
-// Source: own. Names and shapes as in fused/narrow/backward.cuh; v (N C, 64), sums_prev (ceil(N / 16), 64, 2).
+// Source: own. Names and shapes as in fused/narrow/backward.cuh; sums_prev (ceil(N / 16), 64, 2).
 // Launch, shared memory, determinism, requirements: as in the forward pass, for the columns of G_prev.
-// Traffic: reads 4 (2 SPLITS N P + C F P blocks / SPLITS), writes 4 N (F + pairs P / N); everything in L2.
+// Traffic: reads 4 (2 SPLITS N P + C F P blocks / SPLITS), writes 4 N F; everything in L2.
 #pragma once
 
 #include "fused/narrow/channels.cuh"
 
 namespace fused {
-
-struct ChannelsBackwardParams {
-  NarrowBackwardParams layer;
-  float* v;
-};
 
 // Shared memory of a block.
 template <class Share>
@@ -94,8 +87,7 @@ struct ChannelsBackward {
 };
 
 template <class Share>
-__device__ __forceinline__ void channels_backward(const ChannelsBackwardParams& params, float4* shared4) {
-  const NarrowBackwardParams& layer = params.layer;
+__device__ __forceinline__ void channels_backward(const NarrowBackwardParams& layer, float4* shared4) {
   const Members& members = layer.members;
   const int C = layer.C, N = members.of_step(layer.size)[BatchSize::N];
   const SplitOfTiles<Share> own;
@@ -134,11 +126,7 @@ __device__ __forceinline__ void channels_backward(const ChannelsBackwardParams& 
     for (int c = 0;;) {
       at.pairs.gather(
           at.v, at.dy, entries, found.pairs, first, [&](int node, int p) { return dy4(at.of, node, p); },
-          [&](int pair, int p, const float4& sum) {
-            const int r = at.pairs.row[pair], place = (first + r) * C + at.pairs.channel[pair / PAIRS_AT_ONCE];
-            if (r != Pairs<Share>::NONE && p / Share::COLUMNS == own.split)
-              *reinterpret_cast<float4*>(members.of_step(params.v) + place * CHANNEL_COLUMNS + p) = sum;
-          });
+          [](int, int, const float4&) {});
       wait_for_copies<0>();
       __syncthreads();  // V is filled, and the weights
       at.pairs.multiply(at.v, found.pairs,

@@ -6,7 +6,8 @@
 // Launch: 512 threads, four blocks a tile or one (Share), members in z. 1,133 rows, a model alone: 144 blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_forward`. The four or eight lanes of a group read the same rows of two pairs,
 //   and together consecutive weights: no bank conflicts.
-// Traffic: reads 4 (SPLITS N F + C F P blocks / SPLITS), writes 4 N P bytes; everything in L2.
+// Each split also stores its columns of U, which the gradient of the weights reads.
+// Traffic: reads 4 (SPLITS N F + C F P blocks / SPLITS), writes 4 (N + pairs) P bytes; everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit, whatever the blocks.
 // Requirements: 64 columns in and out; at most MOST_CHANNELS channels.
 #pragma once
@@ -143,7 +144,11 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
     for (int c = 0;;) {
       at.pairs.gather(
           at.u, at.z, entries, found.pairs, first, [&](int node, int p) { return z.at(node, p); },
-          [](int, int, const float4&) {});
+          [&](int pair, int p, const float4& sum) {
+            const int r = at.pairs.row[pair], place = (first + r) * C + at.pairs.channel[pair / PAIRS_AT_ONCE];
+            if (params.u && r != Pairs<Share>::NONE && p / Share::COLUMNS == own.split)
+              *reinterpret_cast<float4*>(members.of_step(params.u) + place * CHANNEL_COLUMNS + p) = sum;
+          });
       wait_for_copies<0>();
       __syncthreads();  // U is filled, and weights and row sums
       at.pairs.multiply(at.u, found.pairs,

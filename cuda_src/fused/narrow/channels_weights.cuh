@@ -1,18 +1,20 @@
 // Gradients of the weights of all layers of a model with several channels, in slabs of 64 rows; fused/narrow/channels.cuh.
 //
-//   dW_c = sum over the pairs (j, c) of  Z[j]^T V[j, c],   db_c = sum of V[j, c]        a slab for each channel of a layer
-//   dW'  = U^T dY  for 64 columns of the first layer's U                                a slab for each 64 of them
+//   dW_c = sum over the pairs (i, c) of  U[i, c]^T dY[i],   db_c = sum of a_c[i] dY[i]      a slab for each channel of a layer
+//   dW'  = U^T dY  for 64 columns of the first layer's U                                   a slab for each 64 of them
 //
-// The gradient of the previous layer left V. Z, and dY of the first layer, are recomputed from Y and G. Nodes are dealt in LANES
-// equal ranges to as many sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh):
-// some by the block that computed them, in large cohorts, and all others by the update.
-// Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left: U
-//   of the data set, (nodes, left_stride), whose rows `source` (N,) has, or null: Z of y_prev (N, 64); sums as in NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
+// The forward pass left U. dY is recomputed from Y and G. Only G of the first layer is left by the previous kernel: blocks of other
+// layers do not wait for it, and run beside it where multiprocessors have room. Nodes are dealt in LANES equal ranges to as many
+// sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh): some by the block that computed
+// them, in large cohorts, and all others by the update.
+// Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left
+//   (N C, 64): U of a layer, of which only rows of pairs are read, or (nodes, left_stride): that of the data set, whose rows
+//   `source` (N,) has, as those of row_sums; sums as in NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
 // Launch: 512 threads, LANES / of_block blocks a slab, members in z. Two layers, nine channels, 224 columns, a model alone: 104
 //   blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_weights`: SLAB_ROWS rows of both factors. A warp multiplies two groups of
 //   four rows of the slab with all columns: 16 lanes read the same four numbers, and 64 consecutive ones.
-// Traffic: reads 4 (nodes + 2 entries) P a slab, writes 4 LANES K P; everything in L2.
+// Traffic: reads 12 rows P a slab, writes 4 LANES K P; everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit, whatever the members.
 #pragma once
 
@@ -22,24 +24,27 @@ namespace fused {
 
 constexpr int SLAB_ROWS = 160;                              // rows of both factors in shared memory
 constexpr int SLAB_TEAMS = 2, TEAM = THREADS / SLAB_TEAMS;  // teams of threads; each multiplies every second row
-constexpr int SLAB_FLOATS = 2 * SLAB_ROWS * ROW_FLOATS + REDUCTION_FLOATS + 10 * CHANNEL_COLUMNS + THREADS + WARPS;
+constexpr int SLAB_FLOATS = 2 * SLAB_ROWS * ROW_FLOATS + REDUCTION_FLOATS + 6 * CHANNEL_COLUMNS + THREADS + WARPS;
 static_assert(TEAM * 4 * 4 == CHANNEL_COLUMNS * CHANNEL_COLUMNS, "a thread has 4 x 4 outputs");
 static_assert(SLAB_ROWS * ROW_FLOATS >= 4 * 4 * TEAM, "sums of a team fit");
 
 // 64 rows of dW' of a layer: of a channel, or of the first layer, where channel is -1.
 struct WeightSlab {
   float* partials;
-  const float *left, *y, *g, *stats, *gamma, *sums;               // of the first layer
-  const float *v, *y_prev, *stats_prev, *gamma_prev, *beta_prev;  // of a channel; v (N C, 64)
-  const unsigned char* kept_prev;
-  const int *source, *t_indptr;
-  int parts_of_sums, left_stride, first, K, channel, C;  // first: row of W', or column of U
+  const float *left, *row_sums, *y, *g, *stats, *gamma, *sums;  // row_sums: a_c of the data set
+  const int *source, *indptr;
+  int parts_of_sums, sums_are_of_graphs, left_stride, sums_stride, first, K, channel,
+      C;  // first: row of W', or column of U
+
+  // As in NarrowBackwardParams, for a batch of N nodes and B graphs.
+  __device__ __forceinline__ int sums_in_use(int N, int B) const {
+    return sums == nullptr ? 0 : sums_are_of_graphs ? min(parts_of_sums, B) : parts_in_use(N, parts_of_sums);
+  }
 };
 
 struct WeightSlabParams {
   const WeightSlab* slabs;
   const int* size;
-  const MemberValues* of_dropout;
   Members members;
   int of_block;  // ranges of nodes of a block: 1, 2, 4 or 8
 };
@@ -56,7 +61,7 @@ struct RowsOfSlab {
     bool has_row = node < end;
     if (!IS_FIRST_LAYER && has_row) {
       const int row = node * slab.C + slab.channel;
-      has_row = slab.t_indptr[row + 1] > slab.t_indptr[row];
+      has_row = slab.indptr[row + 1] > slab.indptr[row];
     }
     const unsigned found = __ballot_sync(FULL_WARP, has_row);
     if (lane == 0) of_warps[warp] = __popc(found);
@@ -69,10 +74,10 @@ struct RowsOfSlab {
   }
 };
 
-// Call `each(r, p)` for the rows r of a factor that this thread fills, and its four columns from p on.
-template <class Each>
+// Call `each(r, p)` for the rows r of a factor that this thread fills, and its four columns from p on; AT_ONCE rows side by side.
+template <int AT_ONCE, class Each>
 __device__ __forceinline__ void for_rows(int rows, Each each) {
-#pragma unroll 2
+#pragma unroll(AT_ONCE)
   for (int r = threadIdx.x / ROW_QUADS; r < rows; r += THREADS / ROW_QUADS) each(r, threadIdx.x % ROW_QUADS * 4);
 }
 
@@ -92,131 +97,107 @@ __device__ __forceinline__ void store_sum(const WeightSlab& slab, int part, int 
 template <bool IS_FIRST_LAYER>
 __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, const WeightSlab& slab, int N,
                                               float4* shared4) {
-  const Members& members = params.members;
+  const int B = params.members.of_step(params.size)[BatchSize::B];
   const int blocks = LANES / params.of_block, first_part = blockIdx.x % blocks * params.of_block;
   const int of_part = ceil_div(ceil_div(N, LANES), TILE) * TILE;
   float *left = reinterpret_cast<float*>(shared4), *right = left + SLAB_ROWS * ROW_FLOATS;
   float* scratch = right + SLAB_ROWS * ROW_FLOATS;
   const OfY of = of_y_at(scratch + REDUCTION_FLOATS, slab.y, slab.g, CHANNEL_COLUMNS);
-  const Columns prev = columns_at(of.dgamma + CHANNEL_COLUMNS, CHANNEL_COLUMNS);
-  const RowsOfSlab rows = {reinterpret_cast<int*>(prev.beta + CHANNEL_COLUMNS),
-                           reinterpret_cast<int*>(prev.beta + CHANNEL_COLUMNS) + THREADS};
-  const Activations z = {slab.y_prev, slab.kept_prev, prev,
-                         values_at(members.of_model_or_null(params.of_dropout)).keep_scale};
-  // The rows of nodes are copied as they lie, all at once; where they are Y, the thread that copied them makes Z or dY of them.
-  const auto copy_left = [&](int r0, int count) {
-    for_rows(count, [&](int r, int p) {
-      const int node = rows.nodes[r0 + r], k = slab.first + p;
-      const bool exists = !IS_FIRST_LAYER || k < slab.K;
-      const float* from =
-          IS_FIRST_LAYER ? slab.left + static_cast<long long>(slab.source[node]) * slab.left_stride + (exists ? k : 0)
-                         : slab.y_prev + node * CHANNEL_COLUMNS + p;
-      copy_async<4>(left + r * ROW_FLOATS + p, from, exists ? 4 : 0);
+  int* listed = reinterpret_cast<int*>(of.dgamma + CHANNEL_COLUMNS);
+  const RowsOfSlab rows = {listed, listed + THREADS};
+  // Rows are copied all at once. The thread that copied a part of Y makes dY of it. A row of U is followed by its row sum.
+  const auto copy = [&](int r0, int count) {
+    for_rows<1>(count, [&](int r, int p) {
+      const int node = rows.nodes[r0 + r], source = slab.source[node];
+      float* to = left + r * ROW_FLOATS;
+      if constexpr (IS_FIRST_LAYER) {
+        const bool exists = slab.first + p < slab.K;
+        const float* from = slab.left + static_cast<long long>(source) * slab.left_stride;
+        copy_async<4>(to + p, from + (exists ? slab.first + p : 0), exists ? 4 : 0);
+      } else {
+        copy_async<4>(to + p, slab.left + (node * slab.C + slab.channel) * CHANNEL_COLUMNS + p, 4);
+        if (p == 0)
+          copy_async<1>(to + CHANNEL_COLUMNS, slab.row_sums + static_cast<long long>(source) * slab.sums_stride, 1);
+      }
+      copy_async<4>(right + r * ROW_FLOATS + p, slab.y + node * CHANNEL_COLUMNS + p, 4);
     });
+    commit_copies();
   };
-  const auto finish_left = [&](int r0, int count) {
-    if constexpr (IS_FIRST_LAYER) return;
-    for_rows(count, [&](int r, int p) {
-      float4& at = *reinterpret_cast<float4*>(left + r * ROW_FLOATS + p);
-      at = z.of({at, z.kept_bits(rows.nodes[r0 + r], p)}, p);
-    });
-  };
-  const auto copy_right = [&](int r0, int count) {
-    for_rows(count, [&](int r, int p) {
-      const int node = rows.nodes[r0 + r];
-      const float* from =
-          IS_FIRST_LAYER ? slab.y + node * CHANNEL_COLUMNS : slab.v + (node * slab.C + slab.channel) * CHANNEL_COLUMNS;
-      copy_async<4>(right + r * ROW_FLOATS + p, from + p, 4);
-    });
-  };
-  const auto finish_right = [&](int r0, int count) {
-    if constexpr (!IS_FIRST_LAYER) return;
-    for_rows(count, [&](int r, int p) {
+  const auto finish = [&](int r0, int count) {
+    wait_for_copies<0>();
+    for_rows<3>(count, [&](int r, int p) {
       float4& at = *reinterpret_cast<float4*>(right + r * ROW_FLOATS + p);
       const float* g = slab.g + rows.nodes[r0 + r] * CHANNEL_COLUMNS + p;
       at = dy4(of, {at, *reinterpret_cast<const float4*>(g)}, p);
     });
   };
-  // Before the wait: the batch with U, Y of the first layer, and Z of the layer before.
+  // Before the wait: the batch, U and Y; of other layers than the first all.
   int n = rows.list<IS_FIRST_LAYER>(slab, first_part * of_part, min((first_part + 1) * of_part, N));
-  copy_left(0, min(n, SLAB_ROWS));
-  if constexpr (IS_FIRST_LAYER) copy_right(0, min(n, SLAB_ROWS));
-  commit_copies();
-  if constexpr (!IS_FIRST_LAYER) {
-    set_columns(prev, scratch, final_statistics_at(slab.stats_prev, slab.gamma_prev, slab.beta_prev), N,
-                CHANNEL_COLUMNS, false);
-    wait_for_copies<0>();
-    __syncthreads();  // columns are filled
-    finish_left(0, min(n, SLAB_ROWS));
-  }
-  wait_for_previous();
-  if constexpr (IS_FIRST_LAYER) {
-    const int parts = slab.sums == nullptr ? 0 : parts_in_use(N, slab.parts_of_sums);
-    set_backward(of, scratch, slab.stats, slab.gamma, slab.sums, parts, N, CHANNEL_COLUMNS);
-    __syncthreads();  // columns are filled
-  }
+  copy(0, min(n, SLAB_ROWS));
+  if constexpr (IS_FIRST_LAYER) wait_for_previous();
+  set_backward(of, scratch, slab.stats, slab.gamma, slab.sums, slab.sums_in_use(N, B), N, CHANNEL_COLUMNS);
+  __syncthreads();  // columns are filled
 
   // Of the team's rows, a thread multiplies four columns from k on of the left one with four from p on of the right one.
   const int team = threadIdx.x / TEAM, k = threadIdx.x % TEAM / ROW_QUADS * 4, p = threadIdx.x % ROW_QUADS * 4;
-  bool is_copied = true;  // the first rows, and their list
+  float4 sum[4] = {};
+  float bias = 0.f;  // of column threadIdx.x % CHANNEL_COLUMNS, over every eighth row
+  int i = 0, first = first_part * of_part;
 #pragma unroll 1
-  for (int i = 0; i < params.of_block; ++i) {
-    const int part = first_part + i, begin = part * of_part, end = min(begin + of_part, N);
-    float4 sum[4] = {};
-    float bias = 0.f;  // of column threadIdx.x % CHANNEL_COLUMNS, over every eighth row
+  while (true) {
 #pragma unroll 1
-    for (int first = begin; first < end; first += THREADS) {
-      if (!is_copied) n = rows.list<IS_FIRST_LAYER>(slab, first, end);
+    for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
+      const int r_end = min(n - r0, SLAB_ROWS);
+      if (r0 > 0) copy(r0, r_end);
+      finish(r0, r_end);
+      __syncthreads();  // both factors are filled
+      if constexpr (!IS_FIRST_LAYER) {
 #pragma unroll 1
-      for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
-        const int r_end = min(n - r0, SLAB_ROWS);
-        const bool is_first = is_copied && r0 == 0;
-        if (!is_first) copy_left(r0, r_end);
-        if (!IS_FIRST_LAYER || !is_first) copy_right(r0, r_end);
-        commit_copies();
-        wait_for_copies<0>();
-        if (!is_first) finish_left(r0, r_end);
-        finish_right(r0, r_end);
-        __syncthreads();  // both factors are filled
-        if constexpr (!IS_FIRST_LAYER) {
-#pragma unroll 1
-          for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
-            bias += right[r * ROW_FLOATS + threadIdx.x % CHANNEL_COLUMNS];
-        }
+        for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
+          bias =
+              fmaf(left[r * ROW_FLOATS + CHANNEL_COLUMNS], right[r * ROW_FLOATS + threadIdx.x % CHANNEL_COLUMNS], bias);
+      }
 #pragma unroll 2
-        for (int r = team; r < r_end; r += SLAB_TEAMS) {
-          const float4 a = *reinterpret_cast<const float4*>(left + r * ROW_FLOATS + k);
-          const float4 right4 = *reinterpret_cast<const float4*>(right + r * ROW_FLOATS + p);
-          sum[0] = add_product(sum[0], a.x, right4), sum[1] = add_product(sum[1], a.y, right4);
-          sum[2] = add_product(sum[2], a.z, right4), sum[3] = add_product(sum[3], a.w, right4);
+      for (int r = team; r < r_end; r += SLAB_TEAMS) {
+        const float4 a = *reinterpret_cast<const float4*>(left + r * ROW_FLOATS + k);
+        const float4 right4 = *reinterpret_cast<const float4*>(right + r * ROW_FLOATS + p);
+        sum[0] = add_product(sum[0], a.x, right4), sum[1] = add_product(sum[1], a.y, right4);
+        sum[2] = add_product(sum[2], a.z, right4), sum[3] = add_product(sum[3], a.w, right4);
+      }
+      __syncthreads();  // both factors and the list may be overwritten
+    }
+    first += THREADS;
+    if (first >= min((first_part + i + 1) * of_part, N)) {  // the range is complete
+      // Add the sums of team 1 to those of team 0, and those of the bias, in shared memory.
+      float4* slot = reinterpret_cast<float4*>(shared4) + threadIdx.x % TEAM;
+      if (team == 1) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) slot[r * TEAM] = sum[r];
+      }
+      right[threadIdx.x] = bias;
+      __syncthreads();
+      if (team == 0) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          if (slab.first + k + r < slab.K)
+            store_sum(slab, first_part + i, i, slab.first + k + r, p, combine(sum[r], slot[r * TEAM]));
         }
-        __syncthreads();  // both factors and the list may be overwritten
       }
-      is_copied = false;
-    }
-    // Add the sums of team 1 to those of team 0, and those of the bias, in shared memory.
-    float4* slot = reinterpret_cast<float4*>(shared4) + threadIdx.x % TEAM;
-    if (team == 1) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) slot[r * TEAM] = sum[r];
-    }
-    right[threadIdx.x] = bias;
-    __syncthreads();
-    if (team == 0) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        if (slab.first + k + r < slab.K)
-          store_sum(slab, part, i, slab.first + k + r, p, combine(sum[r], slot[r * TEAM]));
-      }
-    }
-    if (!IS_FIRST_LAYER && threadIdx.x < ROW_QUADS) {
-      float4 total = zero4();
+      if (!IS_FIRST_LAYER && threadIdx.x < ROW_QUADS) {
+        float4 total = zero4();
 #pragma unroll 1
-      for (int t = 4 * threadIdx.x; t < THREADS; t += CHANNEL_COLUMNS)
-        total = combine(total, *reinterpret_cast<const float4*>(right + t));
-      store_sum(slab, part, i, slab.C * CHANNEL_COLUMNS + slab.channel, 4 * threadIdx.x, total);
+        for (int t = 4 * threadIdx.x; t < THREADS; t += CHANNEL_COLUMNS)
+          total = combine(total, *reinterpret_cast<const float4*>(right + t));
+        store_sum(slab, first_part + i, i, slab.C * CHANNEL_COLUMNS + slab.channel, 4 * threadIdx.x, total);
+      }
+      if (++i == params.of_block) break;
+      __syncthreads();  // sums are read
+      first = (first_part + i) * of_part, bias = 0.f;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) sum[r] = zero4();
     }
-    if (i + 1 < params.of_block) __syncthreads();  // sums are read
+    n = rows.list<IS_FIRST_LAYER>(slab, first, min((first_part + i + 1) * of_part, N));
+    copy(0, min(n, SLAB_ROWS));
   }
 }
 

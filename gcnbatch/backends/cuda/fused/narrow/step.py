@@ -62,8 +62,6 @@ class NarrowWorkspace(Workspace):
             self._tables = self._job_tables()  # in the arena, with all other arrays
         if self._has_channels:
             self.same_carveout = True
-            _, *others = (layer.channels * layer.n_out for layer in self._stack.nodes)
-            self._v = [None, *(memory.empty((capacity.rows, columns)) for columns in others)]
             self._slabs = self._upload_tables(_CHANNELS.layout("WeightSlab"), self._all_slabs())
 
     # -------------------------------------------------------------------------------------------- arrays
@@ -112,7 +110,7 @@ class NarrowWorkspace(Workspace):
         return LayerArrays(
             y,
             stats=memory.empty((2, width)) if layer.norm else None,
-            u=self._x if number == 0 else None if self._has_channels else memory.empty((rows, layer.k)),
+            u=self._x if number == 0 else memory.empty((rows, self._stored_columns(layer))),
             g=memory.empty((rows, width)),
             kept=memory.empty(4 * ceil_div(rows * width, 32), np.uint8) if layer.dropout else None,
             moments=memory.empty((self._tiles, columns, 2)) if layer.norm else None,
@@ -121,6 +119,10 @@ class NarrowWorkspace(Workspace):
             h=h,
             g_h=memory.empty((rows, width)) if branches else None,
         )
+
+    def _stored_columns(self, layer: NodeLayer) -> int:
+        """Return the columns of U that the forward pass of a layer stores; of channels, row sums are not among them."""
+        return layer.channels * layer.n_in if self._has_channels else layer.k
 
     def _sums_graphs(self, number: int) -> bool:
         """Whether the partial sums of a layer's G are of graphs, written by the readout, and not of tiles of rows."""
@@ -333,8 +335,7 @@ class NarrowWorkspace(Workspace):
             fields |= {"parts": 0, "parts_of_sums": self._parts_of_sums(number), "sums_are_of_graphs": int(sums_graphs)}
             fields |= {"dx_blocks": self._channel_blocks, "dw_blocks": 0, "dw_sums": self._dw_sums}
             launch = geometry.channels_backward(self._channel_blocks, layer.channels, self._channel_splits)
-            call = self._call(self._channel_entry("backward"), launch, fields | self._shape(number))
-            return call._replace(arguments={"layer": call.arguments, "v": self._v[number]})
+            return self._call(self._channel_entry("backward"), launch, fields | self._shape(number))
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, k)
@@ -352,7 +353,7 @@ class NarrowWorkspace(Workspace):
 
     def _weights_call(self) -> Call:
         """Return the launch that computes the gradients of all layers' weights, where layers have channels."""
-        fields = {"slabs": self._slabs, "size": self._size, "of_dropout": self._of_dropout}
+        fields = {"slabs": self._slabs, "size": self._size}
         launch = geometry.channels_weights(len(self._all_slabs()), self._ranges_of_block)
         return self._call("fused_narrow_channels_weights", launch, fields | {"of_block": self._ranges_of_block})
 
@@ -376,19 +377,16 @@ class NarrowWorkspace(Workspace):
             self._normed(number),
             self._columns_of_u(number),
         )
-        of_first = ("left", "source", "y", "g", "stats", "gamma", "sums")
-        of_channel = ("y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
-        fields: dict[str, Any] = dict.fromkeys((*of_first, *of_channel, "v", "t_indptr"))
-        fields |= {"partials": arrays.partials, "parts_of_sums": self._parts_of_sums(number), "left_stride": k, "K": k}
-        fields |= {"C": layer.channels, "channel": -1}
+        fields: dict[str, Any] = {"partials": arrays.partials, "y": arrays.y, "g": arrays.g, "sums": arrays.sums}
+        fields |= {"stats": normed.stats, "gamma": normed.gamma, "parts_of_sums": self._parts_of_sums(number)}
+        fields |= {"sums_are_of_graphs": int(self._sums_graphs(number)), "K": k, "C": layer.channels, "channel": -1}
+        fields |= {"left": arrays.u, "left_stride": self._data.k, "source": self._source, "indptr": self._rows[0]}
+        fields |= {"row_sums": None, "sums_stride": self._data.k}
         if number == 0:
-            fields |= {"left": arrays.u, "source": self._source, "y": arrays.y, "g": arrays.g, "sums": arrays.sums}
-            fields |= {"stats": normed.stats, "gamma": normed.gamma}
             return [fields | {"first": first} for first in range(0, k, geometry.CHANNEL_COLUMNS)]
-        before = self._output(number - 1, "_prev")
-        fields |= {name: before[name] for name in of_channel}
-        fields |= {"v": self._v[number], "t_indptr": self._t_rows[0]}
-        return [fields | {"channel": c, "first": c * geometry.CHANNEL_COLUMNS} for c in range(layer.channels)]
+        columns = [self._x.view(self._data.first_sum + c, 1) for c in range(layer.channels)]
+        places = ({"channel": c, "first": c * geometry.CHANNEL_COLUMNS} for c in range(layer.channels))
+        return [fields | place | {"row_sums": column} for place, column in zip(places, columns, strict=True)]
 
     # -------------------------------------------------------------------------------------------- update
 
