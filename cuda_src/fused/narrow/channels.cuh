@@ -22,20 +22,21 @@ namespace fused {
 constexpr int CHANNEL_COLUMNS = 64;  // of the input and of the output of such a layer
 constexpr int CHANNEL_ROWS = 32;     // rows of a block's tile: a lane of a warp has one
 constexpr int MOST_CHANNELS = 32;
-constexpr int PAIRS_AT_ONCE = 2;                 // of a thread in a product; they belong to one channel
 constexpr int ROW_FLOATS = CHANNEL_COLUMNS + 4;  // a row in shared memory: neighbouring rows begin 4 banks apart
 constexpr int ROW_QUADS = CHANNEL_COLUMNS / 4;
 constexpr int MOST_ENTRIES = 512;  // of a tile's rows in shared memory; more are read where they lie
 constexpr int TILE_FLOATS = CHANNEL_ROWS * ROW_FLOATS, ENTRY_FLOATS = 2 * MOST_ENTRIES;
-constexpr int SPLIT_PAIRS = 152, WHOLE_PAIRS = 128;  // in shared memory; a tile with more takes its channels in groups
+constexpr int SPLIT_PAIRS = 152, WHOLE_PAIRS = 144;  // in shared memory; a tile with more takes its channels in groups
 constexpr int CHANNEL_SPLITS = 4;                    // blocks that share the columns of a tile, where any do
 constexpr int CHANNELS_BLOCKS = 2;                   // on a multiprocessor at once
 static_assert(MOST_ENTRIES == THREADS, "a thread copies an entry");
 
-// A block's share of the columns of a tile, and a thread's part of a product: THREAD_QUADS times four columns.
-template <int SPLITS_, int MOST_PAIRS_, int THREAD_QUADS_>
+// A block's share of the columns of a tile, and a thread's part of a product: PAIRS_AT_ONCE pairs of one channel, and THREAD_QUADS
+// times four columns. It reads as many floats of shared memory as both have rows for four times their product.
+template <int SPLITS_, int MOST_PAIRS_, int PAIRS_AT_ONCE_, int THREAD_QUADS_>
 struct Share {
-  static constexpr int SPLITS = SPLITS_, MOST_PAIRS = MOST_PAIRS_, THREAD_QUADS = THREAD_QUADS_;
+  static constexpr int SPLITS = SPLITS_, MOST_PAIRS = MOST_PAIRS_, PAIRS_AT_ONCE = PAIRS_AT_ONCE_;
+  static constexpr int THREAD_QUADS = THREAD_QUADS_;
   static constexpr int COLUMNS = CHANNEL_COLUMNS / SPLITS, QUADS = COLUMNS / 4, THREADS_OF_GROUP = QUADS / THREAD_QUADS;
   static constexpr int ROUNDS = ceil_div(MOST_PAIRS / PAIRS_AT_ONCE * THREADS_OF_GROUP, THREADS);  // of products
   static constexpr int SUMMED_STRIDE = COLUMNS + 1;  // of rows whose columns warps sum
@@ -49,18 +50,18 @@ struct Share {
   static constexpr bool PREFETCHES = SPLITS == 1, FETCHES_EARLY = PREFETCHES || !SHARES_LAUNCHES;
   static constexpr int PAIR_FLOATS =
       2 * MOST_PAIRS + (MOST_PAIRS + MOST_PAIRS / PAIRS_AT_ONCE + CHANNEL_ROWS * MOST_CHANNELS) / 4;
-  static_assert(MOST_PAIRS % 8 == 0 && SUMMED_STRIDE <= ROW_FLOATS,
+  static_assert(MOST_PAIRS % (4 * PAIRS_AT_ONCE) == 0 && SUMMED_STRIDE <= ROW_FLOATS,
                 "pairs are aligned, and sums fit the rows of the tile");
   static_assert(MOST_PAIRS * ROW_FLOATS >= REDUCTION_FLOATS,
                 "partial moments and sums are reduced where the pairs are");
 };
-using QuarterOfColumns = Share<CHANNEL_SPLITS, SPLIT_PAIRS, 1>;
-using AllColumns = Share<1, WHOLE_PAIRS, 2>;
+using QuarterOfColumns = Share<CHANNEL_SPLITS, SPLIT_PAIRS, 2, 1>;
+using AllColumns = Share<1, WHOLE_PAIRS, 4, 2>;
 // Floats of Pairs, and of the rows of pairs and their products, for either.
 constexpr int PLACE_FLOATS = CHANNEL_ROWS * MOST_CHANNELS / 4, SPLIT_COLUMNS = CHANNEL_COLUMNS / CHANNEL_SPLITS;
 constexpr int SPLIT_FLOATS_OF_PAIRS =
     SPLIT_PAIRS * (2 + ROW_FLOATS + SPLIT_COLUMNS) + SPLIT_PAIRS * 3 / 8 + PLACE_FLOATS;
-constexpr int WHOLE_FLOATS_OF_PAIRS = WHOLE_PAIRS * (2 + ROW_FLOATS) + WHOLE_PAIRS * 3 / 8 + PLACE_FLOATS;
+constexpr int WHOLE_FLOATS_OF_PAIRS = WHOLE_PAIRS * (2 + ROW_FLOATS) + WHOLE_PAIRS * 5 / 16 + PLACE_FLOATS;
 static_assert(SPLIT_FLOATS_OF_PAIRS == QuarterOfColumns::PAIR_FLOATS + QuarterOfColumns::PRODUCT_FLOATS &&
                   WHOLE_FLOATS_OF_PAIRS == AllColumns::PAIR_FLOATS + AllColumns::PRODUCT_FLOATS,
               "the host reads the sizes of both");
@@ -102,12 +103,12 @@ struct TileEntries {
 };
 
 // Pairs of a tile, channel by channel, each channel's in the order of the rows. A channel begins at a multiple of
-// PAIRS_AT_ONCE; pairs without a row fill up to it.
+// Share::PAIRS_AT_ONCE; pairs without a row fill up to it.
 template <class Share>
 struct Pairs {
   static constexpr int NONE = 255, MOST = Share::MOST_PAIRS;
   int2* span;                    // (MOST,): the entries of each pair, and their end
-  unsigned char *row, *channel;  // (MOST,), (MOST / PAIRS_AT_ONCE,); row NONE: no row
+  unsigned char *row, *channel;  // (MOST,), (MOST / Share::PAIRS_AT_ONCE,); row NONE: no row
   unsigned char* place;          // (CHANNEL_ROWS, MOST_CHANNELS): the pair of a row and a channel, or NONE
   static_assert(MOST < NONE && MOST_CHANNELS % 4 == 0, "a pair has 8 bits; four are read at once");
 
@@ -115,7 +116,7 @@ struct Pairs {
       : span(reinterpret_cast<int2*>(shared)),
         row(reinterpret_cast<unsigned char*>(span + MOST)),
         channel(row + MOST),
-        place(channel + MOST / PAIRS_AT_ONCE) {}
+        place(channel + MOST / Share::PAIRS_AT_ONCE) {}
 
   // How many pairs there are, with those without a row, and the first channel that did not fit.
   struct Found {
@@ -131,7 +132,7 @@ struct Pairs {
     for (; c < C; ++c) {  // every warp counts, one writes
       const int end = starts[c + 1];
       const unsigned with = __ballot_sync(FULL_WARP, end > start);
-      const int all = ceil_div(__popc(with), PAIRS_AT_ONCE) * PAIRS_AT_ONCE;
+      const int all = ceil_div(__popc(with), Share::PAIRS_AT_ONCE) * Share::PAIRS_AT_ONCE;
       if (pairs + all > MOST) break;
       if (c % WARPS == warp) fill(c, pairs, all, with, make_int2(start, end));
       pairs += all, start = end;
@@ -146,7 +147,7 @@ struct Pairs {
     place[lane * MOST_CHANNELS + c] = is_pair ? pair : NONE;
     if (is_pair) row[pair] = lane, span[pair] = own;
     if (__popc(with) + lane < all) row[pairs + __popc(with) + lane] = NONE, span[pairs + __popc(with) + lane] = {0, 0};
-    if (lane < all / PAIRS_AT_ONCE) channel[pairs / PAIRS_AT_ONCE + lane] = c;
+    if (lane < all / Share::PAIRS_AT_ONCE) channel[pairs / Share::PAIRS_AT_ONCE + lane] = c;
   }
 
   // Fill the rows of pairs: the sums over their entries of factors times rows of nodes. 16 lanes have a pair, each four columns
@@ -179,28 +180,30 @@ struct Pairs {
   // they read.
   template <class Product>
   __device__ __forceinline__ void multiply(float* rows, int pairs, Product product) const {
-    float4 sum[Share::ROUNDS][PAIRS_AT_ONCE][Share::THREAD_QUADS];
+    float4 sum[Share::ROUNDS][Share::PAIRS_AT_ONCE][Share::THREAD_QUADS];
     const int own = threadIdx.x / Share::THREADS_OF_GROUP, column = threadIdx.x % Share::THREADS_OF_GROUP * 4;
     constexpr int AT_ONCE = THREADS / Share::THREADS_OF_GROUP;  // groups of pairs
     const auto each = [&](auto work) {
 #pragma unroll
       for (int round = 0; round < Share::ROUNDS; ++round) {
         const int group = own + round * AT_ONCE;
-        if (group * PAIRS_AT_ONCE < pairs) work(group, sum[round]);
+        if (group * Share::PAIRS_AT_ONCE < pairs) work(group, sum[round]);
       }
     };
-    const auto store = [&](int group, const float4(&of)[PAIRS_AT_ONCE][Share::THREAD_QUADS]) {
-      float* to = rows + Share::PRODUCTS + group * PAIRS_AT_ONCE * Share::PRODUCT_STRIDE + column;
+    const auto store = [&](int group, const float4(&of)[Share::PAIRS_AT_ONCE][Share::THREAD_QUADS]) {
+      float* to = rows + Share::PRODUCTS + group * Share::PAIRS_AT_ONCE * Share::PRODUCT_STRIDE + column;
 #pragma unroll
-      for (int r = 0; r < PAIRS_AT_ONCE; ++r)
+      for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r)
 #pragma unroll
         for (int t = 0; t < Share::THREAD_QUADS; ++t)
           *reinterpret_cast<float4*>(to + r * Share::PRODUCT_STRIDE + 4 * Share::THREADS_OF_GROUP * t) = of[r][t];
     };
     if constexpr (Share::PRODUCTS > 0) {
-      each([&](int group, auto& of) { product(group * PAIRS_AT_ONCE, channel[group], column, of), store(group, of); });
+      each([&](int group, auto& of) {
+        product(group * Share::PAIRS_AT_ONCE, channel[group], column, of), store(group, of);
+      });
     } else {
-      each([&](int group, auto& of) { product(group * PAIRS_AT_ONCE, channel[group], column, of); });
+      each([&](int group, auto& of) { product(group * Share::PAIRS_AT_ONCE, channel[group], column, of); });
       __syncthreads();  // rows of pairs are read
       each(store);
     }

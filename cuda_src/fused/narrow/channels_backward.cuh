@@ -54,17 +54,18 @@ struct ChannelsBackward {
 
   // The products of two pairs with the rows `column` + 4 THREADS_OF_GROUP t … + 3 of W_c.
   __device__ __forceinline__ void multiply(int first, int c, int column,
-                                           float4 (&sum)[PAIRS_AT_ONCE][Share::THREAD_QUADS]) const {
+                                           float4 (&sum)[Share::PAIRS_AT_ONCE][Share::THREAD_QUADS]) const {
     const float* w = weights + (c * Share::COLUMNS + column / 4) * ROW_FLOATS;
 #pragma unroll
-    for (int r = 0; r < PAIRS_AT_ONCE; ++r)
+    for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r)
 #pragma unroll
       for (int t = 0; t < Share::THREAD_QUADS; ++t) sum[r][t] = zero4();
-#pragma unroll(Share::UNROLLED)
+#pragma unroll 1
     for (int p = 0; p < CHANNEL_COLUMNS; p += 4) {
-      float4 x[PAIRS_AT_ONCE];
+      float4 x[Share::PAIRS_AT_ONCE];
 #pragma unroll
-      for (int r = 0; r < PAIRS_AT_ONCE; ++r) x[r] = *reinterpret_cast<const float4*>(v + (first + r) * ROW_FLOATS + p);
+      for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r)
+        x[r] = *reinterpret_cast<const float4*>(v + (first + r) * ROW_FLOATS + p);
 #pragma unroll
       for (int t = 0; t < Share::THREAD_QUADS; ++t) {
         const auto row = [&](int f) {  // of W_c
@@ -73,7 +74,7 @@ struct ChannelsBackward {
         };
         const float4 w4[4] = {row(0), row(1), row(2), row(3)};
 #pragma unroll
-        for (int r = 0; r < PAIRS_AT_ONCE; ++r)
+        for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r)
           sum[r][t] = make_float4(dot(sum[r][t].x, x[r], w4[0]), dot(sum[r][t].y, x[r], w4[1]),
                                   dot(sum[r][t].z, x[r], w4[2]), dot(sum[r][t].w, x[r], w4[3]));
       }

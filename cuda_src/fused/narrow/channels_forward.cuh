@@ -63,12 +63,12 @@ struct ChannelsForward {
 
   // The products of two pairs of channel c and columns `column` + 4 THREADS_OF_GROUP t.
   __device__ __forceinline__ void multiply(int first, int c, int column, int C,
-                                           float4 (&sum)[PAIRS_AT_ONCE][Share::THREAD_QUADS]) const {
+                                           float4 (&sum)[Share::PAIRS_AT_ONCE][Share::THREAD_QUADS]) const {
     constexpr int NEXT = 4 * Share::THREADS_OF_GROUP;
     const float* w = weights + c * CHANNEL_COLUMNS * Share::COLUMNS + column;
     const float* bias = weights + (C * CHANNEL_COLUMNS + c) * Share::COLUMNS + column;
 #pragma unroll
-    for (int r = 0; r < PAIRS_AT_ONCE; ++r) {
+    for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r) {
       const int row = pairs.row[first + r];
       const float of_row = row == Pairs<Share>::NONE ? 0.f : row_sums[row * C + c];
 #pragma unroll
@@ -77,9 +77,9 @@ struct ChannelsForward {
     }
 #pragma unroll(Share::UNROLLED)
     for (int k = 0; k < CHANNEL_COLUMNS; k += 4) {
-      float x[PAIRS_AT_ONCE][4];
+      float x[Share::PAIRS_AT_ONCE][4];
 #pragma unroll
-      for (int r = 0; r < PAIRS_AT_ONCE; ++r) {
+      for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r) {
         const float4 x4 = *reinterpret_cast<const float4*>(u + (first + r) * ROW_FLOATS + k);
         x[r][0] = x4.x, x[r][1] = x4.y, x[r][2] = x4.z, x[r][3] = x4.w;
       }
@@ -91,7 +91,7 @@ struct ChannelsForward {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
-          for (int r = 0; r < PAIRS_AT_ONCE; ++r) sum[r][t] = add_product(sum[r][t], x[r][i], w4[i]);
+          for (int r = 0; r < Share::PAIRS_AT_ONCE; ++r) sum[r][t] = add_product(sum[r][t], x[r][i], w4[i]);
       }
     }
   }
@@ -145,7 +145,7 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
       at.pairs.gather(
           at.u, at.z, entries, found.pairs, first, [&](int node, int p) { return z.at(node, p); },
           [&](int pair, int p, const float4& sum) {
-            const int r = at.pairs.row[pair], place = (first + r) * C + at.pairs.channel[pair / PAIRS_AT_ONCE];
+            const int r = at.pairs.row[pair], place = (first + r) * C + at.pairs.channel[pair / Share::PAIRS_AT_ONCE];
             if (params.u && r != Pairs<Share>::NONE && p / Share::COLUMNS == own.split)
               *reinterpret_cast<float4*>(members.of_step(params.u) + place * CHANNEL_COLUMNS + p) = sum;
           });
