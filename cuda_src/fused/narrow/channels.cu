@@ -21,8 +21,8 @@ KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS,
                    channels_forward<QuarterOfColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_forward_whole, NarrowForwardParams, (THREADS, 1),
                    channels_forward<AllColumns>);
-KERNEL_WITH_SHARED(fused_narrow_channels_backward, NarrowBackwardParams, (THREADS, LEAST_BLOCKS),
+KERNEL_WITH_SHARED(fused_narrow_channels_backward, ChannelsBackwardParams, (THREADS, LEAST_BLOCKS),
                    channels_backward<QuarterOfColumns>);
-KERNEL_WITH_SHARED(fused_narrow_channels_backward_whole, NarrowBackwardParams, (THREADS, 1),
+KERNEL_WITH_SHARED(fused_narrow_channels_backward_whole, ChannelsBackwardParams, (THREADS, 1),
                    channels_backward<AllColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_weights, WeightSlabParams, (THREADS, LEAST_BLOCKS), channels_weights);

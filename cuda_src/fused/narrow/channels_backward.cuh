@@ -2,14 +2,21 @@
 //
 //   V[j, c] = row j of A_c^T dY,   dZ_prev[j] = sum over the channels of j's pairs of V[j, c] W_c^T,
 //   G_prev = dZ_prev where Z_prev > 0 and dropout kept it, scaled
-// Source: own. Names and shapes as in fused/narrow/backward.cuh; sums_prev (ceil(N / 16), 64, 2).
+//
+// Each split also stores its columns of dY, which the gradient of the weights reads.
+// Source: own. Names and shapes as in fused/narrow/backward.cuh; dy (N, 64), sums_prev (ceil(N / 16), 64, 2).
 // Launch, shared memory, determinism, requirements: as in the forward pass, for the columns of G_prev.
-// Traffic: reads 4 (2 SPLITS N P + C F P blocks / SPLITS), writes 4 N F; everything in L2.
+// Traffic: reads 4 (2 SPLITS N P + C F P blocks / SPLITS), writes 4 N (F + P); everything in L2.
 #pragma once
 
 #include "fused/narrow/channels.cuh"
 
 namespace fused {
+
+struct ChannelsBackwardParams {
+  NarrowBackwardParams layer;
+  float* dy;
+};
 
 // Shared memory of a block.
 template <class Share>
@@ -88,7 +95,8 @@ struct ChannelsBackward {
 };
 
 template <class Share>
-__device__ __forceinline__ void channels_backward(const NarrowBackwardParams& layer, float4* shared4) {
+__device__ __forceinline__ void channels_backward(const ChannelsBackwardParams& params, float4* shared4) {
+  const NarrowBackwardParams& layer = params.layer;
   const Members& members = layer.members;
   const int C = layer.C, N = members.of_step(layer.size)[BatchSize::N];
   const SplitOfTiles<Share> own;
@@ -118,8 +126,11 @@ __device__ __forceinline__ void channels_backward(const NarrowBackwardParams& la
     if (first != own.first) found = at.open(entries, first, N, C);
     if (!Share::PREFETCHES && !(Share::FETCHES_EARLY && first == own.first)) raw = fetch(first);
     const int row = threadIdx.x / Share::QUADS, column = threadIdx.x % Share::QUADS * 4;  // if row < CHANNEL_ROWS
-    *reinterpret_cast<float4*>(at.dy + tile_row() * ROW_FLOATS + tile_column()) =
-        first + tile_row() < N ? dy4(at.of, raw, tile_column()) : zero4();
+    const int node = first + tile_row();
+    const float4 dy = node < N ? dy4(at.of, raw, tile_column()) : zero4();
+    *reinterpret_cast<float4*>(at.dy + tile_row() * ROW_FLOATS + tile_column()) = dy;
+    if (node < N && tile_column() / Share::COLUMNS == own.split)
+      *reinterpret_cast<float4*>(members.of_step(params.dy) + node * CHANNEL_COLUMNS + tile_column()) = dy;
     if (Share::PREFETCHES) raw = fetch(first + own.stride);
     float4 dz = zero4();
     __syncthreads();  // dY, entries and pairs are filled

@@ -3,9 +3,8 @@
 //   dW_c = sum over the pairs (i, c) of  U[i, c]^T dY[i],   db_c = sum of a_c[i] dY[i]      a slab for each channel of a layer
 //   dW'  = U^T dY  for 64 columns of the first layer's U                                   a slab for each 64 of them
 //
-// The forward pass left U. dY is recomputed from Y and G. Only G of the first layer is left by the previous kernel: blocks of other
-// layers do not wait for it, and run beside it where multiprocessors have room. Nodes are dealt in LANES equal ranges to as many
-// sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh): some by the block that computed
+// The forward pass left U, and the backward pass dY of all layers but the first, where it is recomputed from Y and G. Nodes are
+// dealt in LANES equal ranges to as many sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh): some by the block that computed
 // them, in large cohorts, and all others by the update.
 // Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left
 //   (N C, 64): U of a layer, of which only rows of pairs are read, or (nodes, left_stride): that of the data set, whose rows
@@ -31,15 +30,10 @@ static_assert(SLAB_ROWS * ROW_FLOATS >= 4 * 4 * TEAM, "sums of a team fit");
 // 64 rows of dW' of a layer: of a channel, or of the first layer, where channel is -1.
 struct WeightSlab {
   float* partials;
-  const float *left, *row_sums, *y, *g, *stats, *gamma, *sums;  // row_sums: a_c of the data set
+  const float *left, *y, *g, *stats, *gamma, *sums;  // y to sums: of the first layer
+  const float *dy, *row_sums;                        // of a channel; row_sums: a_c of the data set
   const int *source, *indptr;
-  int parts_of_sums, sums_are_of_graphs, left_stride, sums_stride, first, K, channel,
-      C;  // first: row of W', or column of U
-
-  // As in NarrowBackwardParams, for a batch of N nodes and B graphs.
-  __device__ __forceinline__ int sums_in_use(int N, int B) const {
-    return sums == nullptr ? 0 : sums_are_of_graphs ? min(parts_of_sums, B) : parts_in_use(N, parts_of_sums);
-  }
+  int parts_of_sums, left_stride, sums_stride, first, K, channel, C;  // first: row of W', or column of U
 };
 
 struct WeightSlabParams {
@@ -97,7 +91,6 @@ __device__ __forceinline__ void store_sum(const WeightSlab& slab, int part, int 
 template <bool IS_FIRST_LAYER>
 __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, const WeightSlab& slab, int N,
                                               float4* shared4) {
-  const int B = params.members.of_step(params.size)[BatchSize::B];
   const int blocks = LANES / params.of_block, first_part = blockIdx.x % blocks * params.of_block;
   const int of_part = ceil_div(ceil_div(N, LANES), TILE) * TILE;
   float *left = reinterpret_cast<float*>(shared4), *right = left + SLAB_ROWS * ROW_FLOATS;
@@ -105,8 +98,8 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
   const OfY of = of_y_at(scratch + REDUCTION_FLOATS, slab.y, slab.g, CHANNEL_COLUMNS);
   int* listed = reinterpret_cast<int*>(of.dgamma + CHANNEL_COLUMNS);
   const RowsOfSlab rows = {listed, listed + THREADS};
-  // Rows are copied all at once. The thread that copied a part of Y makes dY of it. A row of U is followed by its row sum.
-  const auto copy = [&](int r0, int count) {
+  // Rows are copied all at once. A row of U is followed by its row sum; of Y, the thread that copied a part makes dY.
+  const auto copy_left = [&](int r0, int count) {
     for_rows<1>(count, [&](int r, int p) {
       const int node = rows.nodes[r0 + r], source = slab.source[node];
       float* to = left + r * ROW_FLOATS;
@@ -119,24 +112,36 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
         if (p == 0)
           copy_async<1>(to + CHANNEL_COLUMNS, slab.row_sums + static_cast<long long>(source) * slab.sums_stride, 1);
       }
-      copy_async<4>(right + r * ROW_FLOATS + p, slab.y + node * CHANNEL_COLUMNS + p, 4);
+    });
+  };
+  const auto copy_right = [&](int r0, int count) {
+    const float* from = IS_FIRST_LAYER ? slab.y : slab.dy;
+    for_rows<1>(count, [&](int r, int p) {
+      copy_async<4>(right + r * ROW_FLOATS + p, from + rows.nodes[r0 + r] * CHANNEL_COLUMNS + p, 4);
     });
     commit_copies();
   };
   const auto finish = [&](int r0, int count) {
     wait_for_copies<0>();
+    if constexpr (!IS_FIRST_LAYER) return;
     for_rows<3>(count, [&](int r, int p) {
       float4& at = *reinterpret_cast<float4*>(right + r * ROW_FLOATS + p);
       const float* g = slab.g + rows.nodes[r0 + r] * CHANNEL_COLUMNS + p;
       at = dy4(of, {at, *reinterpret_cast<const float4*>(g)}, p);
     });
   };
-  // Before the wait: the batch, U and Y; of other layers than the first all.
+  // Before the wait: the batch, U, and Y of the first layer.
   int n = rows.list<IS_FIRST_LAYER>(slab, first_part * of_part, min((first_part + 1) * of_part, N));
-  copy(0, min(n, SLAB_ROWS));
-  if constexpr (IS_FIRST_LAYER) wait_for_previous();
-  set_backward(of, scratch, slab.stats, slab.gamma, slab.sums, slab.sums_in_use(N, B), N, CHANNEL_COLUMNS);
-  __syncthreads();  // columns are filled
+  copy_left(0, min(n, SLAB_ROWS));
+  if constexpr (IS_FIRST_LAYER) copy_right(0, min(n, SLAB_ROWS));
+  wait_for_previous();
+  if constexpr (IS_FIRST_LAYER) {
+    const int parts = slab.sums == nullptr ? 0 : parts_in_use(N, slab.parts_of_sums);
+    set_backward(of, scratch, slab.stats, slab.gamma, slab.sums, parts, N, CHANNEL_COLUMNS);
+    __syncthreads();  // columns are filled
+  } else {
+    copy_right(0, min(n, SLAB_ROWS));
+  }
 
   // Of the team's rows, a thread multiplies four columns from k on of the left one with four from p on of the right one.
   const int team = threadIdx.x / TEAM, k = threadIdx.x % TEAM / ROW_QUADS * 4, p = threadIdx.x % ROW_QUADS * 4;
@@ -148,7 +153,7 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
 #pragma unroll 1
     for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
       const int r_end = min(n - r0, SLAB_ROWS);
-      if (r0 > 0) copy(r0, r_end);
+      if (r0 > 0) copy_left(r0, r_end), copy_right(r0, r_end);
       finish(r0, r_end);
       __syncthreads();  // both factors are filled
       if constexpr (!IS_FIRST_LAYER) {
@@ -197,7 +202,7 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
       for (int r = 0; r < 4; ++r) sum[r] = zero4();
     }
     n = rows.list<IS_FIRST_LAYER>(slab, first, min((first_part + i + 1) * of_part, N));
-    copy(0, min(n, SLAB_ROWS));
+    copy_left(0, min(n, SLAB_ROWS)), copy_right(0, min(n, SLAB_ROWS));
   }
 }
 

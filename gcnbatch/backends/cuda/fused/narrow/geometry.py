@@ -44,7 +44,8 @@ DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights:
 MOST_SPLITS = 4  # blocks that share the columns of a sum of a weight gradient
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
-PASSES = 4  # of a block of the update over its elements, in a cohort of models with many parameters
+PASSES = 2  # of a block of the update over its elements, in a cohort of models with many parameters
+WAVES_OF_SUMS = 3  # of blocks that add ranges of the sums of a weight gradient: these take very different times
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
@@ -180,12 +181,12 @@ def channels_weights(slabs: int, of_block: int = 1) -> Launch:
 
 
 def ranges_of_block(slabs: int, members: int, multiprocessors: int) -> int:
-    """Return how many of the LANES ranges of nodes a block of this launch has: the most with which no slot is idle.
+    """Return how many ranges of nodes a block of this launch has: the most of which there are WAVES_OF_SUMS waves.
 
     >>> [ranges_of_block(13, members, 132) for members in (1, 4, 16, 64)]
-    [1, 1, 4, 8]
+    [1, 1, 2, 8]
     """
-    at_most = LANES * slabs * members // (CHANNELS_BLOCKS * multiprocessors)
+    at_most = LANES * slabs * members // (WAVES_OF_SUMS * CHANNELS_BLOCKS * multiprocessors)
     return max(of_block for of_block in (1, 2, 4, LANES) if of_block <= max(1, at_most))
 
 

@@ -62,6 +62,7 @@ class NarrowWorkspace(Workspace):
             self._tables = self._job_tables()  # in the arena, with all other arrays
         if self._has_channels:
             self.same_carveout = True
+            self._dy = [None, *(memory.empty((capacity.rows, layer.n_out)) for layer in self._stack.nodes[1:])]
             self._slabs = self._upload_tables(_CHANNELS.layout("WeightSlab"), self._all_slabs())
 
     # -------------------------------------------------------------------------------------------- arrays
@@ -335,7 +336,8 @@ class NarrowWorkspace(Workspace):
             fields |= {"parts": 0, "parts_of_sums": self._parts_of_sums(number), "sums_are_of_graphs": int(sums_graphs)}
             fields |= {"dx_blocks": self._channel_blocks, "dw_blocks": 0, "dw_sums": self._dw_sums}
             launch = geometry.channels_backward(self._channel_blocks, layer.channels, self._channel_splits)
-            return self._call(self._channel_entry("backward"), launch, fields | self._shape(number))
+            call = self._call(self._channel_entry("backward"), launch, fields | self._shape(number))
+            return call._replace(arguments={"layer": call.arguments, "dy": self._dy[number]})
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, k)
@@ -379,9 +381,9 @@ class NarrowWorkspace(Workspace):
         )
         fields: dict[str, Any] = {"partials": arrays.partials, "y": arrays.y, "g": arrays.g, "sums": arrays.sums}
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "parts_of_sums": self._parts_of_sums(number)}
-        fields |= {"sums_are_of_graphs": int(self._sums_graphs(number)), "K": k, "C": layer.channels, "channel": -1}
+        fields |= {"K": k, "C": layer.channels, "channel": -1}
         fields |= {"left": arrays.u, "left_stride": self._data.k, "source": self._source, "indptr": self._rows[0]}
-        fields |= {"row_sums": None, "sums_stride": self._data.k}
+        fields |= {"dy": self._dy[number], "row_sums": None, "sums_stride": self._data.k}
         if number == 0:
             return [fields | {"first": first} for first in range(0, k, geometry.CHANNEL_COLUMNS)]
         columns = [self._x.view(self._data.first_sum + c, 1) for c in range(layer.channels)]
