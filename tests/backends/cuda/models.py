@@ -51,6 +51,10 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"target": "regression", "n_channels": 1, "graph_features": 40},
         ("model.widths=[64,64]", "model.readout=sum,max", "train.clip_norm=0.5", "train.weight_decay=1e-2"),
     ),
+    "graphs of more rows than a block of the readout holds": (
+        {"n_channels": 1, "max_nodes": 170},
+        ("model.widths=[16,250]", "model.readout=sum,max", "model.dropout=0.2"),
+    ),
     "residual connections, channels, dropout": (
         {"n_channels": 3, "graph_features": 5},
         (
