@@ -58,17 +58,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, JOINS_AT_ONCE)
     for (int d0 = begin; d0 < end; d0 += JOIN_FEATURES) {
       __syncthreads();  // all threads have read the previous features
 #pragma unroll 4
-      for (int e = threadIdx.x; e < JOIN_GRAPHS * JOIN_FEATURES; e += THREADS) {
-        const int b = e / JOIN_FEATURES, d = e % JOIN_FEATURES;
-        features[b][d] = first + b < B && d0 + d < end ? from[static_cast<long long>(first + b) * D + d0 + d] : 0.f;
-      }
-#pragma unroll 4
       for (int q = threadIdx.x; q < JOIN_FEATURES * JOIN_COLUMNS / 4; q += THREADS) {
         const int d = q / (JOIN_COLUMNS / 4), p = q % (JOIN_COLUMNS / 4) * 4;
-        float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-        if (d0 + d < end) row = load4(weight + (d0 + d) * P + p0 + p, P - p0 - p, is_aligned);
-        *reinterpret_cast<float4*>(&weights[d][p]) = row;
+        const int valid = d0 + d < end ? max(0, min(P - p0 - p, 4)) : 0;
+        const float* row = valid > 0 ? weight + (d0 + d) * P + p0 + p : weight;
+        if (is_aligned) {
+          copy_async<4>(&weights[d][p], row, valid);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) copy_async<1>(&weights[d][p + i], i < valid ? row + i : row, i < valid);
+        }
       }
+#pragma unroll 4
+      for (int e = threadIdx.x; e < JOIN_GRAPHS * JOIN_FEATURES; e += THREADS) {
+        const int b = e / JOIN_FEATURES, d = e % JOIN_FEATURES;
+        const bool exists = first + b < B && d0 + d < end;
+        copy_async<1>(&features[b][d], exists ? from + static_cast<long long>(first + b) * D + d0 + d : from, exists);
+      }
+      commit_copies();
+      wait_for_copies<0>();
       __syncthreads();
 #pragma unroll 4
       for (int d = 0; d < JOIN_FEATURES; d += 4) {
