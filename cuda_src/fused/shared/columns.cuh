@@ -83,12 +83,17 @@ __device__ __forceinline__ Statistics statistics_of(const Members& members, cons
 }
 
 // Those that an earlier kernel reduced.
-__device__ __forceinline__ Statistics final_statistics_at(const float* stats, const float* gamma, const float* beta) {
-  return {nullptr, const_cast<float*>(stats), nullptr, nullptr, gamma, beta, 0, 0.f, 0.f};
-}
 __device__ __forceinline__ Statistics final_statistics(const Members& members, const float* stats, const float* gamma,
                                                        const float* beta) {
-  return final_statistics_at(members.of_step(stats), members.of_model_or_null(gamma), members.of_model_or_null(beta));
+  return {nullptr,
+          const_cast<float*>(members.of_step(stats)),
+          nullptr,
+          nullptr,
+          members.of_model_or_null(gamma),
+          members.of_model_or_null(beta),
+          0,
+          0.f,
+          0.f};
 }
 
 constexpr int COLUMN_LANES = THREADS / GROUP;               // neighbouring threads of a warp that own a column
