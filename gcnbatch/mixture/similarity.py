@@ -32,7 +32,7 @@ from gcnbatch.mixture.molecules import Prepared
 THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
 _ROWS = 8  # rows of a product: few, as one molecule takes the time of all. BLAS adds each of 4 or 8 alike, not of 16
-_COLUMNS = 1024  # landmarks of a block
+_COLUMNS = 512  # landmarks of a block: what a thread computes for it fits the cache of a core
 _BITS = 256 - len(THRESHOLDS)  # of a row of a product, before its last fragment: all fit a byte
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
@@ -51,9 +51,9 @@ class Similarity:
 
     def __init__(self, landmarks: Prepared, jobs: int = 1, weight: float = 1.0) -> None:
         self._landmarks, self._size, self._jobs, self._weight = landmarks, len(landmarks), jobs, weight
-        columns = range(0, self._size, _COLUMNS)
+        self._columns = _column_blocks(self._size)
         with ThreadPoolExecutor(jobs) as threads:
-            minima = [threads.map(partial(_minima, counts), columns) for counts in landmarks.counts]
+            minima = [threads.map(partial(_minima, counts), self._columns) for counts in landmarks.counts]
             self._minima = [(list(of), _bits(counts)) for of, counts in zip(minima, landmarks.counts, strict=True)]
         self._rbf = _Rbf(landmarks)
 
@@ -79,35 +79,32 @@ class Similarity:
         found = np.empty((self._size, self._size), np.float64)
 
         def fill(first: int) -> None:
-            rows, end = slice(first, first + BLOCK), min(first + BLOCK, self._size)
-            stop = -(-end // _COLUMNS) * _COLUMNS
-            found[rows, :stop] = self.block(self._landmarks[rows], stop)
+            rows = slice(first, first + BLOCK)
+            block = self.block(self._landmarks[rows], -(-rows.stop // _COLUMNS))
+            found[rows, : block.shape[1]] = block
 
         with blas_threads(1), ThreadPoolExecutor(self._jobs) as threads:
             list(threads.map(fill, range(0, self._size, BLOCK)))
         return mirrored(found)
 
-    def block(self, molecules: Prepared, stop: int | None = None) -> NDArray[np.float32]:
-        """Return the similarities (n, M) of at most `BLOCK` molecules.
-
-        `stop`, a multiple of `_COLUMNS`: only those to the landmarks before it.
-        """
-        total = self._rbf.block(molecules, stop)
-        total *= self._weight
-        columns = total.shape[1]
-        for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
-            levels, starts = _one_hot(counts)
-            products = [
-                (levels @ some).view(np.uint8)[:, : columns - first]
-                for first, some in zip(range(0, columns, _COLUMNS), minima, strict=False)
-            ]
-            common = _summed(np.concatenate(products, axis=1, dtype=np.float32, casting="unsafe"), starts)
-            either = _bits(counts)[:, None] + sizes[:columns]
-            either -= common
-            common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
-            total += common
-        total /= self._weight + len(self._minima)
-        return np.asarray(total, np.float32)
+    def block(self, molecules: Prepared, columns: int | None = None) -> NDArray[np.float32]:
+        """Return the similarities (n, M) of at most `BLOCK` molecules, or those in the first blocks of columns."""
+        blocks = self._columns[:columns]
+        found = np.empty((len(molecules), blocks[-1].stop), np.float32)
+        levels = [(*_one_hot(counts), _bits(counts)[:, None]) for counts in molecules.counts]
+        for number, own in enumerate(blocks):
+            total = self._rbf.block(molecules, own)
+            total *= self._weight
+            for (ones, starts, bits), (minima, sizes) in zip(levels, self._minima, strict=True):
+                products = (ones @ minima[number]).view(np.uint8)[:, : total.shape[1]]
+                common = _summed(products.astype(np.float32), starts)
+                either = bits + sizes[own]
+                either -= common
+                common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
+                total += common
+            total /= self._weight + len(self._minima)
+            found[:, own] = total
+        return found
 
 
 def reweigh(matrix: NDArray[np.float64], molecules: Prepared, weight: float, jobs: int = 1) -> None:
@@ -116,8 +113,10 @@ def reweigh(matrix: NDArray[np.float64], molecules: Prepared, weight: float, job
 
     def change(first: int) -> None:
         rows = slice(first, first + BLOCK)
+        some = molecules[rows]
         matrix[rows] *= (1 + fingerprints) / (weight + fingerprints)
-        matrix[rows] += (weight - 1) / (weight + fingerprints) * rbf.block(molecules[rows])
+        for own in _column_blocks(len(molecules)):
+            matrix[rows, own] += (weight - 1) / (weight + fingerprints) * rbf.block(some, own)
 
     with blas_threads(1), ThreadPoolExecutor(jobs) as threads:
         list(threads.map(change, range(0, len(molecules), BLOCK)))
@@ -130,15 +129,23 @@ class _Rbf:
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 
-    def block(self, molecules: Prepared, stop: int | None = None) -> NDArray[np.float32]:
-        """Return its values (n, M), or those of the landmarks before `stop`."""
-        multiply = by_rows if stop is None else np.matmul  # the bits of a row matter where it is predicted
-        found = 2 * multiply(molecules.scores, self._scores[:, :stop])
+    def block(self, molecules: Prepared, columns: slice) -> NDArray[np.float32]:
+        """Return its values for a block of landmarks."""
+        found = 2 * by_rows(molecules.scores, self._scores[:, columns])
         found -= (molecules.scores**2).sum(axis=1)[:, None]
-        found -= self._norms[:stop]
+        found -= self._norms[columns]
         found /= max(self._scores.shape[0], 1)
         np.minimum(found, 0, out=found)
         return np.exp(found, out=found)
+
+
+def _column_blocks(size: int) -> list[slice]:
+    """Return the blocks of landmarks; none has one alone.
+
+    BLAS multiplies a single column in another way: on some processors, the bits of a row depend on its place then.
+    """
+    starts = range(0, max(size - 1, 1), _COLUMNS)
+    return [slice(first, stop) for first, stop in zip(starts, (*starts[1:], size), strict=True)]
 
 
 def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
@@ -214,12 +221,12 @@ def _summed(parts: NDArray[np.float32], starts: NDArray[np.int64]) -> NDArray[np
     return found
 
 
-def _minima(counts: Any, first: int) -> NDArray[np.uint16]:
+def _minima(counts: Any, block: slice) -> NDArray[np.uint16]:
     """Return min(level, own level) of each fragment, level and row of `counts (n, F)`: (4 F, rows) for a block of rows.
 
     They are bytes, those of two rows in a word. Common fragments of a block stay in the cache: products read all of it.
     """
-    own = _LEVELS[counts[first : first + _COLUMNS].toarray()].T.copy()
+    own = _LEVELS[counts[block].toarray()].T.copy()
     columns, rows = own.shape
     found = np.zeros((columns, len(THRESHOLDS), rows + rows % 2), np.uint8)
     for level in range(len(THRESHOLDS)):
