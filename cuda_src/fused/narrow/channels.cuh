@@ -5,8 +5,8 @@
 //
 //   Y[i] = sum over the channels of i's pairs of  U[i, c] W_c + a_c[i] b_c
 //
-// A block has 32 rows. It sorts the pairs by channel: a thread multiplies two pairs of a channel with four or eight columns of
-// its weights. Few members split the columns of Y among four blocks, which are smaller and so are done earlier; many have a
+// A block has 32 rows. It sorts the pairs by channel: a thread multiplies two pairs of a channel with four columns of its
+// weights, or four pairs with eight. Few members split the columns of Y among four blocks, which are smaller and so are done earlier; many have a
 // block for all columns, which finds and gathers the pairs once. Both add in the same order. The backward pass does the same
 // with A_c^T and W_c^T.
 //
@@ -32,7 +32,8 @@ constexpr int CHANNELS_BLOCKS = 2;                   // on a multiprocessor at o
 static_assert(MOST_ENTRIES == THREADS, "a thread copies an entry");
 
 // A block's share of the columns of a tile, and a thread's part of a product: PAIRS_AT_ONCE pairs of one channel, and THREAD_QUADS
-// times four columns. It reads as many floats of shared memory as both have rows for four times their product.
+// times four columns. For 16 PAIRS_AT_ONCE THREAD_QUADS multiply-adds it reads PAIRS_AT_ONCE + 4 THREAD_QUADS times four floats
+// of shared memory.
 template <int SPLITS_, int MOST_PAIRS_, int PAIRS_AT_ONCE_, int THREAD_QUADS_>
 struct Share {
   static constexpr int SPLITS = SPLITS_, MOST_PAIRS = MOST_PAIRS_, PAIRS_AT_ONCE = PAIRS_AT_ONCE_;
@@ -44,9 +45,9 @@ struct Share {
   static constexpr int PRODUCT_STRIDE = SPLITS == 1 ? ROW_FLOATS : COLUMNS;
   static constexpr int PRODUCTS = SPLITS == 1 ? 0 : MOST_PAIRS * ROW_FLOATS;
   static constexpr int PRODUCT_FLOATS = PRODUCTS + MOST_PAIRS * PRODUCT_STRIDE;
-  // Whether the rows of the next tile are fetched to registers, and those of the first one while statistics are reduced.
   static constexpr int UNROLLED =
       SPLITS == 1 ? 2 : 1;  // steps of a product whose loads are in flight, as registers allow
+  // Whether the rows of the next tile are fetched to registers, and those of the first one while statistics are reduced.
   static constexpr bool PREFETCHES = SPLITS == 1, FETCHES_EARLY = PREFETCHES || !SHARES_LAUNCHES;
   static constexpr int PAIR_FLOATS =
       2 * MOST_PAIRS + (MOST_PAIRS + MOST_PAIRS / PAIRS_AT_ONCE + CHANNEL_ROWS * MOST_CHANNELS) / 4;
@@ -175,7 +176,7 @@ struct Pairs {
     }
   }
 
-  // Multiply: `product(first pair, channel, columns, sum)` fills the products of two pairs and the thread's columns, which are
+  // Multiply: `product(first pair, channel, columns, sum)` fills the products of PAIRS_AT_ONCE pairs and the thread's columns:
   // `columns` + 4 THREADS_OF_GROUP t. `rows` has the rows of pairs, and gets the products. All threads call, and wait before
   // they read.
   template <class Product>

@@ -59,7 +59,7 @@ struct ChannelsBackward {
     return pairs.find(of_tile, 0, C);
   }
 
-  // The products of two pairs with the rows `column` + 4 THREADS_OF_GROUP t … + 3 of W_c.
+  // The products of PAIRS_AT_ONCE pairs with the rows `column` + 4 THREADS_OF_GROUP t … + 3 of W_c.
   __device__ __forceinline__ void multiply(int first, int c, int column,
                                            float4 (&sum)[Share::PAIRS_AT_ONCE][Share::THREAD_QUADS]) const {
     const float* w = weights + (c * Share::COLUMNS + column / 4) * ROW_FLOATS;

@@ -4,8 +4,8 @@
 // Shapes: y (N, 64); moments (ceil(N / 16), 64, 2); y_prev (N, 64); indptr (N C + 1,), indices, values; x: row sums a_c of
 //   the data set, source (N,): its rows; packed (C 64 + C, 64); kept: dropout bits of this layer.
 // Launch: 512 threads, four blocks a tile or one (Share), members in z. 1,133 rows, a model alone: 144 blocks.
-// Shared memory: dynamic, `narrow.geometry.channels_forward`. The four or eight lanes of a group read the same rows of two pairs,
-//   and together consecutive weights: no bank conflicts.
+// Shared memory: dynamic, `narrow.geometry.channels_forward`. The four lanes of a group read the same rows of its pairs,
+//   and together consecutive weights.
 // Each split also stores its columns of U, which the gradient of the weights reads.
 // Traffic: reads 4 (SPLITS N F + C F P blocks / SPLITS), writes 4 (N + pairs) P bytes; everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit, whatever the blocks.
@@ -61,7 +61,7 @@ struct ChannelsForward {
     return pairs.find(of, 0, C);
   }
 
-  // The products of two pairs of channel c and columns `column` + 4 THREADS_OF_GROUP t.
+  // The products of PAIRS_AT_ONCE pairs of channel c and columns `column` + 4 THREADS_OF_GROUP t.
   __device__ __forceinline__ void multiply(int first, int c, int column, int C,
                                            float4 (&sum)[Share::PAIRS_AT_ONCE][Share::THREAD_QUADS]) const {
     constexpr int NEXT = 4 * Share::THREADS_OF_GROUP;

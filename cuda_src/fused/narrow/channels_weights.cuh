@@ -4,8 +4,8 @@
 //   dW'  = U^T dY  for 64 columns of the first layer's U                                   a slab for each 64 of them
 //
 // The forward pass left U, and the backward pass dY of all layers but the first, where it is recomputed from Y and G. Nodes are
-// dealt in LANES equal ranges to as many sums. They are added in pairs, then in pairs of pairs (sum_of_all in fused/narrow/update.cuh): some by the block that computed
-// them, in large cohorts, and all others by the update.
+// dealt in LANES equal ranges to as many sums. They are added in pairs, then in pairs of pairs (sum_of_all in
+// fused/narrow/update.cuh): some by the block that computed them, in large cohorts, and all others by the update.
 // Source: own. Shapes: partials (LANES, K, 64), of which the sum of `of_block` neighbouring ranges is at the first of them; left
 //   (N C, 64): U of a layer, of which only rows of pairs are read, or (nodes, left_stride): that of the data set, whose rows
 //   `source` (N,) has, as those of row_sums; sums as in NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
@@ -13,7 +13,7 @@
 //   blocks.
 // Shared memory: dynamic, `narrow.geometry.channels_weights`: SLAB_ROWS rows of both factors. A warp multiplies two groups of
 //   four rows of the slab with all columns: 16 lanes read the same four numbers, and 64 consecutive ones.
-// Traffic: reads 12 rows P a slab, writes 4 LANES K P; everything in L2.
+// Traffic: reads 12 rows P a slab of the first layer, 8 of others, writes 4 LANES K P; everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit, whatever the members.
 #pragma once
 
@@ -48,7 +48,7 @@ struct RowsOfSlab {
   int* nodes;     // (THREADS,)
   int* of_warps;  // (WARPS,)
 
-  // List those of the nodes first … end - 1 that have an entry in column (node, channel) of A; return how many. All threads call.
+  // List those of the nodes first … end - 1 that have an entry in row (node, channel) of A; return how many. All threads call.
   template <bool IS_FIRST_LAYER>
   __device__ __forceinline__ int list(const WeightSlab& slab, int first, int end) const {
     const int node = first + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -56,7 +56,7 @@ KERNEL_WITH_SHARED(fused_narrow_backward_first_64x1, NarrowBackwardParams, (THRE
 
 // ---- update ----
 
-// Blocks on a multiprocessor, as registers allow: less for cohorts, and on GPUs after Hopper.
+// Blocks on a multiprocessor, as registers allow: fewer for cohorts, and on GPUs after Hopper.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int UPDATE_BLOCKS = 2;
 #else

@@ -1,14 +1,16 @@
 // The last phase of a step: reduce the partial sums of the gradients, update the parameters, stage the next batch.
 //
-// A job is one parameter array. Element e of its gradient is the sum over s, in order, of  right[s],  the partial sums of a
-// product (`left` null), or of  left[s] right[s],  a dense layer's inputs and gradients of graph s.
+// A job is one parameter array. Element e of its gradient is the sum over s of  right[s],  the partial sums of a product (`left`
+// null), or of  left[s] right[s],  a dense layer's inputs and gradients of graph s: those of a lane in order, then lanes in pairs
+// and pairs of pairs.
 // Updates are those of dense/optimizer.cu. UPDATE does all in one launch. Clipping needs two: ONLY_GRADIENTS writes
 // gradients and partial sums of their squared norm, APPLY reads both and updates. ONLY_GRADIENTS alone computes gradients.
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,)
 //   UpdateChunk; norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 10,060 parameters: 315
 //   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts, and where there are many
-//   parameters, a chunk has 128 elements; 1,024 where large cohorts have eight partial sums or fewer, which a thread adds alone.
+//   parameters, a chunk has 128 elements; 1,024 where large cohorts have eight partial sums or fewer, which a thread adds alone, and
+//   2,048, in two passes, in cohorts of models with many parameters.
 //   In cohorts a warp stages a graph: 7 blocks a member; graphs with many numbers have a block each there, too.
 // Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.

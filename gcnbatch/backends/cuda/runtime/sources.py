@@ -38,8 +38,8 @@ _ENTRIES = re.compile(
 
 
 @lru_cache(maxsize=512)  # most sources include the same headers
-def _found(pattern: re.Pattern[str], text: str) -> list[str]:
-    return pattern.findall(text)
+def _matches(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    return tuple(pattern.findall(text))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class KernelSource:
         """
         if not self.knows_cohorts:
             return (ALONE,)
-        only = {sign for text in (self.text, *self.headers.values()) for sign in _found(_ONLY, text)}
+        only = {sign for text in (self.text, *self.headers.values()) for sign in _matches(_ONLY, text)}
         return tuple(flags for flags, other in ((ALONE, ""), (FOR_COHORTS, "!")) if other not in only)
 
     @cached_property
@@ -206,7 +206,7 @@ def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSo
         return texts[file]
 
     headers: dict[str, str] = {}
-    waiting = [(name, included) for included in _found(_INCLUDES, text_of(name))]
+    waiting = [(name, included) for included in _matches(_INCLUDES, text_of(name))]
     while waiting:
         by, included = waiting.pop(0)
         if included in headers:
@@ -214,7 +214,7 @@ def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSo
         if included not in texts and not (root / included).is_file():
             raise ValueError(f'{by} includes "{included}", which is not in {root}')
         headers[included] = text_of(included)
-        waiting += [(included, deeper) for deeper in _found(_INCLUDES, headers[included])]
+        waiting += [(included, deeper) for deeper in _matches(_INCLUDES, headers[included])]
     return KernelSource(name, root, text_of(name), headers)
 
 

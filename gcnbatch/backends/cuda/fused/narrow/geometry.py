@@ -181,13 +181,12 @@ def channels_weights(slabs: int, of_block: int = 1) -> Launch:
 
 
 def ranges_of_block(slabs: int, members: int, multiprocessors: int) -> int:
-    """Return how many ranges of nodes a block of this launch has: the most of which there are WAVES_OF_SUMS waves.
+    """Return how many ranges of nodes a block of this launch has: two where these are WAVES_OF_SUMS waves of blocks.
 
     >>> [ranges_of_block(13, members, 132) for members in (1, 4, 16, 64)]
-    [1, 1, 2, 8]
+    [1, 1, 2, 2]
     """
-    at_most = LANES * slabs * members // (WAVES_OF_SUMS * CHANNELS_BLOCKS * multiprocessors)
-    return max(of_block for of_block in (1, 2, 4, LANES) if of_block <= max(1, at_most))
+    return 2 if LANES // 2 * slabs * members >= WAVES_OF_SUMS * CHANNELS_BLOCKS * multiprocessors else 1
 
 
 def residual(blocks: int, n_out: int) -> Launch:
