@@ -131,8 +131,8 @@ class ChunkMolecules:
     def pairs(self) -> tuple[Ints, Ints]:
         """Atoms of each pair, two (P,)."""
         columns = self.n_atoms[self.molecule]
-        before = np.cumsum(columns) - columns - self.starts[self.molecule]
-        return np.repeat(np.arange(len(columns)), columns), np.arange(self.squares[-1]) - np.repeat(before, columns)
+        offset = np.cumsum(columns) - columns - self.starts[self.molecule]
+        return np.repeat(np.arange(len(columns)), columns), np.arange(self.squares[-1]) - np.repeat(offset, columns)
 
     @cached_property
     def groups(self) -> list[tuple[int, slice]]:

@@ -41,12 +41,14 @@ Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
 _RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without partial charges
-_LONE = re.compile(r"(?<![^.])\[[A-Za-z]+[-+]?\d*\](?![^.])")  # an atom without bonds, which keeps its formal charge
+_LONE = re.compile(r"(?<![^.])\[[A-Z][a-z]?[-+]?\d*\](?![^.])")  # an atom alone, which keeps its formal charge
 _NO_PATH = 1e8  # RDKit's distance of atoms that are not connected
 _MOST_BONDS = 127  # of a shortest path in a usual molecule
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
 _CLOSENESS = np.append(1 / np.arange(1, _MOST_BONDS + 2) ** 2, 0)  # of two atoms, by the bonds between; 0 without path
-_DECIMALS = 11  # of sums whose terms have few digits: what is left of them does not depend on the order of terms
+_DECIMALS = (
+    11  # of polar surfaces and Hall's and Kier's alpha, whose terms have few digits: their order then does not matter
+)
 _UNSIGNED = 1 << 32  # RDKit's valence electrons of an atom are unsigned: those of [BH4-] are 2^32 - 1
 _ELECTRON = 0.00054857990907  # its mass
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
@@ -105,8 +107,10 @@ def rdkit_values(form: NormalForm) -> RdkitValues | Floats:
     """Return what RDKit computes for a molecule, or all descriptors (D,) of one that is not usual."""
     if not is_usual(form.molecule, form.name):
         return _one_by_one(form.molecule)
-    if _RARE.search(form.name) and _RARE.search(_LONE.sub("", form.name)):
-        return _one_by_one(read_again(form.name))
+    if _RARE.search(form.name):
+        bonded = _LONE.sub("", form.name)
+        if not bonded.strip(".") or _RARE.search(bonded):
+            return _one_by_one(read_again(form.name))
     return _tools(_functions()).rdkit_values(form)
 
 

@@ -20,6 +20,7 @@ from gcnbatch.data.molecule_features import Begun, begin, count_columns, graph_f
 from gcnbatch.data.normal_form import (
     STEREO,
     NormalForm,
+    has_diene,
     has_unique_rings,
     in_order,
     load_rdkit,
@@ -122,14 +123,16 @@ class _Featurizer:
 
 
 def _depends_on_order(text: str, form: NormalForm) -> bool:
-    """Whether what RDKit says of a molecule may depend on the text that it was read from.
-
-    It may for a centre without chirality R or S, such as one of two in a ring that differ in nothing else.
-    """
+    """Whether what RDKit says of a molecule may depend on the text that it was read from."""
     if not is_usual(form.molecule, form.name) or not has_unique_rings(form.molecule):
         return True
+    # Signs of stereochemistry that is none, which RDKit may have noted.
     if STEREO.search(text) and not STEREO.search(form.name):
         return True
+    # A double bond of contradictory signs has no stereochemistry, but in the name its neighbours' signs give it one.
+    if ("/" in form.name or "\\" in form.name) and has_diene(form.molecule):
+        return True
+    # Centres without R or S, such as two in a ring that differ in nothing but their place.
     centres = form.name.replace("@@", "@").count("@")
     return centres > 0 and len(chirality_of(form.molecule)) < centres
 

@@ -95,7 +95,7 @@ def molecule_features(
     ----------
     begun : sequence of Begun
     structures : Structures
-        Of the same molecules, their atoms in the order of RDKit's molecules.
+        Of the same molecules, their atoms in the order of the names.
     atoms : sequence of Atom
         Rows of the AtomTable.
     options : FeaturizerOptions

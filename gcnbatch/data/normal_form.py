@@ -101,8 +101,14 @@ def has_unique_rings(molecule: Any) -> bool:
 
     Another smallest set of rings has one that shares two bonds or more with a ring of this set, or an atom in three.
     """
-    bridgeheads, shared = _ring_tools()
+    bridgeheads, shared, _ = _tools()
     return not bridgeheads(molecule) and not molecule.HasSubstructMatch(shared)
+
+
+def has_diene(molecule: Any) -> bool:
+    """Whether a single bond joins two double bonds that may have stereochemistry."""
+    *_, diene = _tools()
+    return bool(molecule.HasSubstructMatch(diene))
 
 
 def normal_molecule(text: str, options: FeaturizerOptions) -> Any:
@@ -228,11 +234,13 @@ def _reader() -> _Reader:
 
 
 @cache
-def _ring_tools() -> tuple[Any, Any]:
-    """Return what counts atoms where bridges between rings end, and the pattern of an atom in three rings."""
+def _tools() -> tuple[Any, Any, Any]:
+    """Return what counts atoms where bridges between rings end; and patterns: an atom in three rings, a diene."""
     from rdkit.Chem.rdMolDescriptors import CalcNumBridgeheadAtoms
 
-    return CalcNumBridgeheadAtoms, load_rdkit().MolFromSmarts("[!R0;!R1;!R2]")
+    chem = load_rdkit()
+    patterns = (chem.MolFromSmarts(text) for text in ("[!R0;!R1;!R2]", "[C,N]=[C,N]-[C,N]=[C,N]"))
+    return CalcNumBridgeheadAtoms, *patterns
 
 
 @cache

@@ -183,7 +183,7 @@ class Search:
         count = len(number)
         self.degree = np.bincount(src, minlength=count)
         self._key = src * count + dst
-        # Of each atom: its neighbours, and for each kind of bonds whether those to them are of it; then atom 0, by none
+        # Neighbours of each atom, padded with atom 0; `_bonds`: if the bond to each is of a kind; never to padding
         place = np.arange(len(src)) - (np.cumsum(self.degree) - self.degree)[src]
         self._neighbours = np.zeros((count, int(self.degree.max(initial=0))), np.int64)
         self._neighbours[src, place] = dst
@@ -273,7 +273,7 @@ class Search:
         start = 0 if among is not None else counts.index(min(counts))
         mask = self._masks[pattern.atoms[start]]
         found = np.flatnonzero(mask if among is None else mask & among)[None]
-        rows, left = {start: 0}, list(pattern.bonds)  # of each atom in `found`
+        rows, left = {start: 0}, list(pattern.bonds)  # of `found`, by the pattern's atom that they hold
         while left and found.size:
             bond = min(left, key=lambda one: _cost(one, rows, counts))
             left.remove(bond)

@@ -33,17 +33,13 @@ def computed(texts: tuple[str, ...]) -> tuple[ChunkMolecules, np.ndarray]:
 def test_charges_are_those_of_rdkit() -> None:
     from rdkit.Chem.rdPartialCharges import ComputeGasteigerCharges
 
-    texts = (
-        *IONS,
-        *RARE,
-        *SALTS,
-        *(text for text in DRUGS if text not in WITHOUT and "Zn" not in text and "Na" not in text),
-    )
+    texts = (*IONS, *RARE, *SALTS, *(text for text in DRUGS if text not in WITHOUT))
     molecules, found = computed(texts)
     for number, text in enumerate(texts):
         molecule = load_rdkit().MolFromSmiles(text)
         ComputeGasteigerCharges(molecule, 12, False)
         wanted = [atom.GetDoubleProp("_GasteigerCharge") for atom in molecule.GetAtoms()]
+        assert np.isfinite(wanted).all(), text
         np.testing.assert_allclose(found[molecules.molecule == number], wanted, rtol=0, atol=1e-13, err_msg=text)
 
 

@@ -17,7 +17,7 @@ from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES, SYMBOLS
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk, load_rdkit
 from gcnbatch.data.featurizer_options import FINGERPRINTS, RDKIT2D
 from gcnbatch.data.molecule_drawings import layouts
-from gcnbatch.data.normal_form import normal_form
+from gcnbatch.data.normal_form import has_unique_rings, normal_form
 from gcnbatch.data.similarity import KnownMolecules
 
 PLAIN = FeaturizerOptions(max_nodes=0)
@@ -104,15 +104,26 @@ def test_every_notation_gives_the_same_graph(options: FeaturizerOptions) -> None
 @pytest.mark.parametrize("text", TIES)
 def test_atoms_that_look_alike_are_in_one_order(text: str) -> None:
     texts = list(notations(text, random.Random(2), rounds=10))
-    assert len(bits(texts, PLAIN)) == len(bits(texts, RICH)) == 1
+    assert len(bits(texts, PLAIN)) == len(bits(texts, RICH)) == len(bits(texts, DESCRIPTORS)) == 1
 
 
 def test_signs_of_stereochemistry_that_is_none_do_not_matter() -> None:
     for text, plain in (
         ("C/C(C)=C(/C)CC(O)CN", "CC(C)=C(C)CC(O)CN"),
         ("C[C@@H](C)CC(F)=CC", "CC(C)CC(F)=CC"),
+        # The signs of the second double bond contradict each other; those of its neighbours give it a side in the name.
+        ("F/C=C/C(\\C)=C/C=C/Cl", "CC(=C/C=C/Cl)/C=C/F"),
+        ("C/C=C/C(\\C)=C/C=C/C", "C/C=C/C=C(C)/C=C/C"),
     ):
         assert len(bits([text, plain], RICH)) == len(bits([text, plain], DESCRIPTORS)) == 1, text
+
+
+@pytest.mark.parametrize(
+    ("text", "unique"),
+    [("c1ccc2ccccc2c1", True), ("C1CCC2(CC1)CCCC2", True), ("C1CC2CCC1CC2", False), ("c1cc2cccc3C=CCc(c1)c23", False)],
+)
+def test_rings_are_unique_unless_they_share_more_than_a_bond(text: str, unique: bool) -> None:
+    assert has_unique_rings(load_rdkit().MolFromSmiles(text)) is unique
 
 
 @pytest.mark.parametrize("text", ["C[C@H](O)c1ccc(N)cc1.Cl", "CC1=C(C)C=CC=C1", "OC(=O)/C=C/[N+](=O)[O-]"])
