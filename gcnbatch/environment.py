@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -58,11 +59,15 @@ def host() -> dict[str, Any]:
     }
 
 
-def look_up() -> Thread:
+def look_up() -> None:
     """Find in a thread what `host` keeps once it is known: the versions of packages, and the commit."""
-    thread = Thread(target=lambda: (packages(), commit()), daemon=True)
-    thread.start()
-    return thread
+
+    def find() -> None:
+        with suppress(Exception):  # `host` raises it again
+            packages()
+            commit()
+
+    Thread(target=find, daemon=True).start()
 
 
 def command() -> list[str]:

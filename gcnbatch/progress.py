@@ -35,7 +35,7 @@ def on_terminal() -> bool:
 def write_line(text: str) -> None:
     """Write a line of safe characters to stderr, above any bar. Work goes on when its reader has gone."""
     with suppress(OSError), tqdm.external_write_mode(file=sys.stderr) if on_terminal() else nullcontext():
-        print(printable(text), file=sys.stderr, flush=True)
+        print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)  # at once: several threads write lines
 
 
 def counter(

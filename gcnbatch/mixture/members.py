@@ -112,7 +112,7 @@ def fit_members(
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
 
     `advance` is called with a member's name, and its steps that are done and all of them. The trees grow beside the
-    choice of the ridge and the fit of the kernel. Beside its computation, both would wait for cores.
+    choice of the ridge and the fit of the kernel, but not while its matrix is computed, which takes all cores.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, of one weight of descriptors, and of the bounds that are learnt.
@@ -139,12 +139,11 @@ def fit_members(
             steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
             with span("compute the kernel"):
                 whole = kernels.whole_matrix(problem, prepared)
-            trees = start_trees(Scales.fit(problem, kinds)) if kinds else None
             if kinds is None:
                 with span("choose transforms"):
                     kinds = kernels.choose_kinds(problem, prepared, steps.take, whole)
             scales = Scales.fit(problem, kinds)
-            trees = trees or start_trees(scales)
+            trees = start_trees(scales)
             with span("choose the ridge"):
                 choices = kernels.choose(problem, prepared, kinds, steps.take, whole)
             with span("fit the kernel"):

@@ -104,7 +104,7 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     check_data : bool
         Compare the data set's digest with that of the run.
     examined : Examined or None
-        Its test rows, if they are examined already.
+        Its test rows, if they are examined already. Splits are then read when they are needed.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Writing reports in the worker processes that `gcnbatch.startup` starts, while training goes on.
 
-One process draws each plot, one fits the uncertainty, one makes the page. Of the page, only the assembly waits for the
-plots; test rows are examined beside them (`gcnbatch.run_report.tested`). Models of a run of several have no plots: one
-process writes such a report.
+One process draws each plot, one fits the uncertainty, one looks for copies of molecules and makes the page. Of the
+page, only the assembly waits for the plots; test rows are examined beside them (`gcnbatch.run_report.tested`). Models
+of a run of several have no plots: one process writes such a report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gcnbatch.run_report.tested import Examined, examine_file
 from gcnbatch.startup import Pools
 from gcnbatch.training.reports import OpenWriter, Report, ReportWriter
 from gcnbatch.training.summary import pooled
-from gcnbatch.workers.pool import INLINE
+from gcnbatch.workers.pool import INLINE, WorkerDied
 
 THREADS = 64  # that wait for worker processes
 Result = TypeVar("Result")
@@ -107,7 +107,7 @@ class ParallelWriter(ReportWriter):
         if self._pools:
             try:
                 return self._pools.page.submit(copies_in, dataset.path, dataset.memory_mb, splits).result()
-            except Exception:  # as above
+            except WorkerDied:
                 self._pools = None
         return super().copies(dataset, splits)
 

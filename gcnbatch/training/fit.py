@@ -189,8 +189,11 @@ class Fit:
 
     def _batches(self, epoch: int) -> list[Int64]:
         if self._next is None or self._next[0] != epoch:
-            coming, batches = self._coming or (epoch, None)
-            self._next = epoch, batches.result() if batches and coming == epoch else self._shuffled(epoch)
+            if self._coming and self._coming[0] == epoch:
+                batches, self._coming = self._coming[1].result(), None
+            else:
+                batches = self._shuffled(epoch)
+            self._next = epoch, batches
         return self._next[1]
 
     def _shuffled(self, epoch: int) -> list[Int64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ def fit(
         Returns a cohort of the first members of a list; its size says how many.
     done : callable
         Called with a cohort and its finished members by number; the best weights are loaded. Their last checkpoints may
-        still be written; see `Fit.saved`. None: nothing is done.
+        not be written yet: `Fit.saved` waits for them. None: nothing is done.
     quiet : bool
         No progress bar.
     after_epoch : callable
@@ -63,10 +63,12 @@ def fit(
     GcnbatchError
         When a loss is not finite, or the best weights are not.
     """
-    with ExitStack() as stack:
-        savers = stack.enter_context(ThreadPoolExecutor(THREADS))
+    savers = ThreadPoolExecutor(THREADS)
+    try:
         waiting = list(members)
         while waiting:
+            for member in members:
+                member.saved()
             with span("prepare a cohort"):
                 cohort = form(waiting)
             here, waiting = waiting[: cohort.size], waiting[cohort.size :]
@@ -88,8 +90,10 @@ def fit(
                         if member.files:
                             member.files.close()
                     cohort.close()
-        if done:
-            stack.pop_all()  # reports wait for the checkpoints
+    except BaseException:
+        savers.shutdown()
+        raise
+    savers.shutdown(wait=done is None)  # what `done` began waits for the checkpoints
 
 
 class CohortLoop:
@@ -219,7 +223,7 @@ class CohortLoop:
     # -------------------------------------------------------------------------------------------- checkpoints
 
     def _keep(self, running: dict[int, Fit]) -> None:
-        """Write the checkpoints that are due and of all before an interrupt; start to write those of ended members."""
+        """Write the checkpoints that are due, and all before an interrupt; begin those of members that have ended."""
         self._count_time(running)
         everyone = self._stop.made or self._due()
         for i, member in running.items():

@@ -156,10 +156,10 @@ class ReportWriter:
         self._threads = threads
 
     def submit(
-        self, report: Report, first: Callable[[], object], then: Callable[[dict[str, Any]], object]
+        self, report: Report, before: Callable[[], object], then: Callable[[dict[str, Any]], object]
     ) -> Future[dict[str, Any]]:
-        """Start to write the report of a fit, after a call of `first`; return its metrics, which `then` takes first."""
-        return self._threads.submit(self._written, report, first, then)
+        """Start to write the report of a fit, after a call of `before`; return metrics, which `then` takes first."""
+        return self._threads.submit(self._written, report, before, then)
 
     def submit_call(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Start to call a function that writes files of the run."""
@@ -189,9 +189,9 @@ class ReportWriter:
         return across_splits(dataset, splits)
 
     def _written(
-        self, report: Report, first: Callable[[], object], then: Callable[[dict[str, Any]], object]
+        self, report: Report, before: Callable[[], object], then: Callable[[dict[str, Any]], object]
     ) -> dict[str, Any]:
-        first()
+        before()
         metrics = self.write(report)
         then(metrics)
         return metrics

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import chain
+from contextlib import ExitStack, contextmanager
+from itertools import chain, takewhile
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from gcnbatch import environment, fileio, folders, tables
@@ -25,7 +26,7 @@ from gcnbatch.config_tree import put
 from gcnbatch.data import splits
 from gcnbatch.data.endings import is_table
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.folders import Held
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
@@ -53,7 +54,7 @@ from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
-from gcnbatch.workers.pool import INLINE, Workers
+from gcnbatch.workers.pool import Workers
 
 CHANGED = "changed since the run began"
 # Writes a data set, and returns the configuration with what the data decide.
@@ -415,10 +416,31 @@ def _fit_networks(
 
 @contextmanager
 def _said(notes: Iterable[str], say: Say, beside: bool) -> Iterator[None]:
-    """Say the notes first, or, with `beside`, in a thread beside the block: other processes compute them."""
-    with ThreadPoolExecutor(1) if beside else nullcontext(INLINE) as executor:
-        said = executor.submit(lambda: [say(line) for line in notes])
+    """Say the notes first, or, with `beside`, in a thread beside the block: other processes compute them.
+
+    There, one that cannot be found is said: training goes on without it. If the block fails, no others begin.
+    """
+    if not beside:
+        for line in notes:
+            say(line)
         yield
+        return
+    failed = Event()
+
+    def say_all() -> None:
+        try:
+            for line in takewhile(lambda line: not failed.is_set(), notes):
+                say(line)
+        except GcnbatchError as error:
+            say(f"notes on the data are not complete: {error}")
+
+    with ThreadPoolExecutor(1) as executor:
+        said = executor.submit(say_all)
+        try:
+            yield
+        except BaseException:
+            failed.set()
+            raise
     said.result()
 
 

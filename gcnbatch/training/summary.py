@@ -188,7 +188,7 @@ def pooled(rows: Sequence[Int64], outputs: Sequence[NDArray[np.floating]]) -> Po
     tested, index, models = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
 
     def sums(of: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sums over models, in their order, as `np.add.at` does in twice the time; (tested, K)."""
+        """Return the sums over models, in their order, (tested, K); rows of a model are different."""
         total, end = np.zeros((len(tested), of.shape[1])), 0
         for own in rows:
             start, end = end, end + len(own)

@@ -153,7 +153,8 @@ def test_a_worker_finds_copies_in_different_parts_of_a_split(
         assert expected[0].startswith("copies: 1 molecule stands in different parts of the split, in 2 rows")
         monkeypatch.setattr("gcnbatch.training.reports.across_splits", lambda *about: ["found here"])
         assert writer.copies(dataset, splits) == expected
-        for worker in writer._pools.page._workers if writer._pools else ():
+        assert writer._pools
+        for worker in writer._pools.page._workers:
             worker.process.kill()
         assert writer.copies(dataset, splits) == ["found here"]
 

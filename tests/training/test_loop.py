@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from gcnbatch import metrics as figures
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.run_report.writer import beside_training
 from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.training import fit as member
 from gcnbatch.training import fits, loop
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.fit_files import FitFiles
+from gcnbatch.training.reports import ReportWriter
 from tests.builders import build_graphset
 from tests.training.runs import assert_same_weights, fit, history
 
@@ -297,6 +302,52 @@ def test_decay_applies_to_weights_only(
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
+# ------------------------------------------------------------------------------------------------ beside training
+
+
+class NotesElsewhere(ReportWriter):
+    """Has processes for reports, and notes on copies that a test gives."""
+
+    elsewhere = beside_training
+
+    def __init__(self, notes: Callable[[], Iterable[str]]) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def copies(self, dataset: Any, splits: Any) -> Any:
+        return self._notes()
+
+
+def test_notes_that_cannot_be_found_beside_training_are_said(tmp_path: Path, data: Path) -> None:
+    def refuse() -> Iterable[str]:
+        raise InputError("set.h5, SMILES", "damaged", "sound ones")
+
+    lines: list[str] = []
+    fit(data, tmp_path / "run", "jobs=1", writer=NotesElsewhere(refuse), say=lines.append)
+    assert "notes on the data are not complete: set.h5, SMILES: damaged; expected sound ones" in lines
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_notes_end_when_training_fails(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FitFiles, "save", lambda *about: (_ for _ in ()).throw(MachineError("disk", "full")))
+    with pytest.raises(MachineError, match="disk"):
+        fit(data, tmp_path / "run", "jobs=1", writer=NotesElsewhere(lambda: repeat("again")))
+
+
+def test_batches_of_later_epochs_are_shuffled_beside_training(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shuffle, epochs = member.shuffled_batches, []
+
+    def noted(graphs: Any, size: int, seed: int, epoch: int) -> Any:
+        epochs.append((epoch, threading.current_thread() is threading.main_thread()))
+        return shuffle(graphs, size, seed, epoch)
+
+    monkeypatch.setattr(member, "shuffled_batches", noted)
+    fit(data, tmp_path / "run", "train.epochs=5", "jobs=1")
+    assert sorted(epochs) == [(0, True), (1, True), (2, False), (3, False), (4, False)]
+
+
 # ------------------------------------------------------------------------------------------------ numbers that break
 
 
@@ -339,6 +390,18 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_finished(
     with pytest.raises(MachineError, match=r"last\.safetensors"):
         fit(data, tmp_path / "run", "train.epochs=1")
     assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_no_member_begins_after_the_last_checkpoint_of_another_could_not_be_written(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(files: FitFiles, *state: Any) -> None:
+        raise MachineError("last.safetensors", "could not be written")
+
+    monkeypatch.setattr(FitFiles, "save", refuse)
+    with pytest.raises(MachineError, match=r"last\.safetensors"):
+        fit(data, tmp_path / "run", "train.epochs=1", "split.folds=3", "jobs=1")
+    assert not list(tmp_path.glob("run/fold2/history.jsonl"))
 
 
 def test_weights_that_are_not_finite_end_the_training(
