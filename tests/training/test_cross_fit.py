@@ -190,7 +190,7 @@ def test_processes_give_what_the_members_of_the_mixture_give_here(
 ) -> None:
     """A chunk and single rows cannot be read; for the others, in the data set, this process computes all.
 
-    Networks give other last bits in other batches.
+    Networks compute in float32 and give other last bits in other batches; values are about 1, rounded to 7 places.
     """
     lines = [line.split(",")[0] for line in molecules[0].read_text().splitlines()]
     (tmp_path / "all.csv").write_text("\n".join([*lines[:9], *"no" * 3, *lines[9:], "no"]) + "\n")
@@ -203,7 +203,7 @@ def test_processes_give_what_the_members_of_the_mixture_give_here(
     assert np.flatnonzero(~read).tolist() == [*range(8, 14), len(read) - 1]
     for name in ("outputs", "std"):
         np.testing.assert_array_equal(getattr(found, name), getattr(one, name), err_msg=name)
-        np.testing.assert_allclose(getattr(found, name)[read], getattr(expected, name), atol=2e-7, err_msg=name)
+        np.testing.assert_allclose(getattr(found, name)[read], getattr(expected, name), 1e-5, 1e-6, err_msg=name)
 
 
 def test_molecules_that_cannot_be_read_keep_their_rows(best: Path) -> None:
