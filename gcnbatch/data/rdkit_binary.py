@@ -96,31 +96,12 @@ class Structures(NamedTuple):
     ring_atoms: Ints
     plain: NDArray[np.bool_]
 
-    def of(self, molecules: NDArray[np.bool_]) -> Structures:
-        """Return those of the molecules (G,) that are true."""
-        return self if molecules.all() else self._chosen(self._spread(molecules))
-
     def take(self, molecules: Ints) -> Structures:
         """Return these molecules, in this order."""
         places = np.full(len(self.n_atoms), -1)
         places[molecules] = np.arange(len(molecules))
         kept = [(own, np.flatnonzero(own >= 0)) for own in self._spread(places)]
-        return self._chosen([some[np.argsort(own[some], kind="stable")] for own, some in kept])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Structures], places: Ints) -> Structures:
-        """Return the molecules of all parts in the order of their `places` (G,)."""
-        found = cls(*map(np.concatenate, zip(*parts, strict=True)))
-        return found._chosen([np.argsort(own, kind="stable") for own in found._spread(places)])
-
-    def _spread(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return values (G,) of molecules for these, their atoms, bonds, rings, and atoms of rings."""
-        atoms, bonds, rings = (values.repeat(counts) for counts in (self.n_atoms, self.n_bonds, self.n_rings))
-        return [values, atoms, bonds, rings, rings.repeat(self.ring_sizes)]
-
-    def _chosen(self, chosen: Sequence[NDArray[Any]]) -> Structures:
-        """Return these molecules, atoms, bonds, rings, and atoms of rings."""
-        molecules, atoms, bonds, rings, ring_atoms = chosen
+        _, atoms, bonds, rings, ring_atoms = (some[np.argsort(own[some], kind="stable")] for own, some in kept)
         return Structures(
             self.n_atoms[molecules],
             self.n_bonds[molecules],
@@ -134,6 +115,16 @@ class Structures(NamedTuple):
             self.ring_atoms[ring_atoms],
             self.plain[molecules],
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Structures], places: Ints) -> Structures:
+        """Return the molecules of all parts in the order of their `places` (G,)."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True))).take(np.argsort(places))
+
+    def _spread(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return values (G,) of molecules for these, their atoms, bonds, rings, and atoms of rings."""
+        atoms, bonds, rings = (values.repeat(counts) for counts in (self.n_atoms, self.n_bonds, self.n_rings))
+        return [values, atoms, bonds, rings, rings.repeat(self.ring_sizes)]
 
     def ring_bonds(self) -> Ints:
         """Return the bond, counted over all molecules, from each atom of a ring to the next, along all rings."""
@@ -203,14 +194,14 @@ class MoleculeReader:
     def read(self, begun: Sequence[bytes | Structures]) -> Structures:
         """Return the structures of molecules that were begun."""
         keyed = _decoded([one if isinstance(one, bytes) else _NOTHING for one in begun])
-        others = np.flatnonzero(~keyed.plain)
-        found = keyed.of(keyed.plain) if len(others) else keyed
+        plain, others = np.flatnonzero(keyed.plain), np.flatnonzero(~keyed.plain)
+        found = keyed.take(plain) if len(others) else keyed
         found = found._replace(atoms=self._rows_of(found.atoms))
         if not len(others):
             return found
         called = [begun[place] for place in others.tolist()]
         parts = [self._by_calls(self._chem.Mol(one)) if isinstance(one, bytes) else one for one in called]
-        return Structures.joined([found, *parts], np.concatenate([np.flatnonzero(keyed.plain), others]))
+        return Structures.joined([found, *parts], np.concatenate([plain, others]))
 
     def _rows_of(self, keys: Ints) -> Ints:
         values, inverse = np.unique(keys, return_inverse=True)
