@@ -111,8 +111,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
       const int n = graph.n;
       // ---- readout
       Pooled pooled(SUM, n);
-      graph.rows.each(own, COLUMNS, n, true,
-                      [&](int i, float y) { pooled.take(SUM, n, positive(column.normal(y)), i); });
+      graph.rows.each(own, COLUMNS, n, [&](int i, float y) { pooled.take(SUM, n, positive(column.normal(y)), i); });
       float value = warp_sum(pooled.value, COLUMN_LANES);
       if (kind == MEAN && n > 0) value /= n;
       if (lane == 0) readout_of[p] = head.input[b * COLUMNS + p] = value;
@@ -138,7 +137,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
         if (lane + j * COLUMN_LANES < K) share += gradient_of[lane + j * COLUMN_LANES] * weights.back[j];
       share = warp_sum(share, COLUMN_LANES);
       if (kind == MEAN) share /= n;
-      graph.rows.each(own, COLUMNS, n, true, [&](int i, float y) {
+      graph.rows.each(own, COLUMNS, n, [&](int i, float y) {
         const float own_share = column.normal(y) > 0.f ? share : 0.f;
         params.members.of_step(params.g)[(graph.begin + i) * COLUMNS + p] = own_share;
         sum.x += own_share, sum.y += own_share * column.x_hat(y);

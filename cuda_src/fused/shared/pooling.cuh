@@ -57,15 +57,15 @@ struct ColumnRows {
     }
   }
 
-  // Call use(row, y) for each row; without `is_held`, load all of them from memory.
+  // Call use(row, y) for each row; rows that are not held are loaded from memory.
   template <class Use>
-  __device__ __forceinline__ void each(const float* column, int stride, int n, bool is_held, Use use) const {
+  __device__ __forceinline__ void each(const float* column, int stride, int n, Use use) const {
     const int lane = threadIdx.x % COLUMN_LANES;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      if (is_held && lane + r * COLUMN_LANES < n) use(lane + r * COLUMN_LANES, held[r]);
+      if (lane + r * COLUMN_LANES < n) use(lane + r * COLUMN_LANES, held[r]);
 #pragma unroll 2
-    for (int i = lane + (is_held ? ROWS * COLUMN_LANES : 0); i < n; i += COLUMN_LANES) use(i, column[i * stride]);
+    for (int i = lane + ROWS * COLUMN_LANES; i < n; i += COLUMN_LANES) use(i, column[i * stride]);
   }
 };
 

@@ -356,7 +356,7 @@ class NarrowWorkspace(Workspace):
     def _weights_call(self) -> Call:
         """Return the launch that computes the gradients of all layers' weights, where layers have channels."""
         fields = {"slabs": self._slabs, "size": self._size}
-        launch = geometry.channels_weights(len(self._all_slabs()), self._ranges_of_block)
+        launch = geometry.channels_weights(self._n_slabs, self._ranges_of_block)
         return self._call("fused_narrow_channels_weights", launch, fields | {"of_block": self._ranges_of_block})
 
     @property
@@ -364,9 +364,13 @@ class NarrowWorkspace(Workspace):
         """Ranges of nodes of which a block of that launch adds the sums."""
         if not self._has_channels:
             return 1
-        columns, layers = geometry.CHANNEL_COLUMNS, self._stack.nodes
-        slabs = ceil_div(self._columns_of_u(0), columns) + sum(layer.channels for layer in layers[1:])
-        return geometry.ranges_of_block(slabs, self._cohort.members, self._device.multiprocessors)
+        return geometry.ranges_of_block(self._n_slabs, self._cohort.members, self._device.multiprocessors)
+
+    @property
+    def _n_slabs(self) -> int:
+        """How many slabs `_all_slabs` has, which are made once all arrays are there."""
+        of_first = ceil_div(self._columns_of_u(0), geometry.CHANNEL_COLUMNS)
+        return of_first + sum(layer.channels for layer in self._stack.nodes[1:])
 
     def _all_slabs(self) -> list[dict[str, Any]]:
         """Return a WeightSlab (fused/narrow/channels_weights.cuh) for each 64 rows of the layers' gradients."""
