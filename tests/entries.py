@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.backends.base import Backend, Compared, Fingerprint, Nodes, Runner
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import BackendEntry, BackendStatus
 from gcnbatch.errors import MachineError
@@ -86,6 +88,75 @@ class NamedBackend(CpuBackend):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+
+class ComparingBackend(NamedBackend):
+    """The same, which predicts with members of mixtures; `rows` notes how many molecules each call compares."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.rows: list[int] = []
+
+    def mixture_ops(self) -> Any:
+        return self
+
+    def similarity(self, landmarks: Compared, weight: float) -> Any:
+        return HostSimilarity(self.rows, landmarks, weight)
+
+    def forest(self, nodes: Nodes) -> Any:
+        return HostForest(nodes)
+
+
+@dataclass
+class HostSimilarity:
+    """`gcnbatch.backends.base.Similarity` by whole matrices of float64."""
+
+    rows: list[int]
+    landmarks: Compared
+    weight: float
+
+    def matrix(self, molecules: Compared) -> NDArray[np.float32]:
+        left, right = molecules.scores.astype(float), self.landmarks.scores.astype(float)
+        distances = ((left[:, None] - right) ** 2).sum(axis=2)
+        total = self.weight * np.exp(-distances / max(left.shape[1], 1))
+        for own, other in zip(molecules.fingerprints, self.landmarks.fingerprints, strict=True):
+            a, b = _bits(own), _bits(other)
+            common = a @ b.T
+            total += common / np.maximum(a.sum(axis=1)[:, None] + b.sum(axis=1) - common, 1)
+        return (total / (self.weight + len(molecules.fingerprints))).astype(np.float32)
+
+    def products(self, molecules: Compared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        self.rows.append(len(molecules.scores))
+        return self.matrix(molecules) @ weights
+
+
+@dataclass
+class HostForest:
+    """`gcnbatch.backends.base.Forest`, row by row."""
+
+    trees: Nodes
+
+    def means(self, x: NDArray[np.int16]) -> NDArray[np.float64]:
+        return np.stack([self._sum(row) for row in x]) / len(self.trees.roots) if len(x) else self.trees.values[:0]
+
+    def _sum(self, row: NDArray[np.int16]) -> NDArray[np.float64]:
+        nodes, leaves, roots, values = self.trees
+        total = np.zeros(values.shape[1])
+        for root in roots.tolist():
+            node = root
+            while leaves[node] < 0:
+                packed = int(nodes[node])
+                node = (packed >> 32) + (row[packed & 0xFFFF] > np.array(packed >> 16 & 0xFFFF).astype(np.int16))
+            total += values[leaves[node]]
+        return total
+
+
+def _bits(of: Fingerprint) -> NDArray[np.float64]:
+    """Return the bits of molecules, (n, 4 columns)."""
+    found = np.zeros((len(of.indptr) - 1, of.columns, 4))
+    rows = np.repeat(np.arange(len(found)), np.diff(of.indptr))
+    found[rows, of.indices] = of.bits[:, None] >> np.arange(4) & 1
+    return found.reshape(len(found), 4 * of.columns)
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *entries: BackendEntry) -> None:

@@ -144,6 +144,92 @@ class Stacked(NamedTuple):
     most: int
 
 
+class Fingerprint(NamedTuple):
+    """Bits of n molecules, four in a column, as a CSR array without zeros.
+
+    Parameters
+    ----------
+    indptr : int array, (n + 1,)
+    indices : int array, (entries,)
+        The column of each entry; a row has each once.
+    bits : uint8, (entries,)
+        Below 16.
+    columns : int
+    """
+
+    indptr: NDArray[np.integer]
+    indices: NDArray[np.integer]
+    bits: NDArray[np.uint8]
+    columns: int
+
+    def take(self, rows: slice) -> Fingerprint:
+        """Return some consecutive molecules."""
+        indptr = self.indptr[rows.start : rows.stop + 1]
+        entries = slice(indptr[0], indptr[-1])
+        return Fingerprint(indptr - indptr[0], self.indices[entries], self.bits[entries], self.columns)
+
+
+class Compared(NamedTuple):
+    """What n molecules are compared by: at least one fingerprint, and scores (n, D), float32."""
+
+    fingerprints: tuple[Fingerprint, ...]
+    scores: NDArray[np.float32]
+
+    def take(self, rows: slice) -> Compared:
+        """Return some consecutive molecules."""
+        return Compared(tuple(own.take(rows) for own in self.fingerprints), self.scores[rows])
+
+
+class Similarity(Protocol):
+    """Similarities of molecules to M landmarks; `gcnbatch.mixture.similarity` says what they are.
+
+    Those of a molecule do not depend on the others.
+    """
+
+    def matrix(self, molecules: Compared) -> NDArray[np.float32]:
+        """Return them, (n, M)."""
+
+    def products(self, molecules: Compared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return their products (n, K) with weights (M, K), summed in float64."""
+
+
+class Nodes(NamedTuple):
+    """T regression trees with K outputs, node by node; `gcnbatch.mixture.forest` says what they are.
+
+    Parameters
+    ----------
+    nodes : int64
+        The number of the first child, the threshold and the column, in 32, 16 and 16 bits. A row goes to the second
+        child if its value is larger.
+    leaves : int32
+        Of each node: the number of its leaf, or -1.
+    roots : int32, (T,)
+    values : float32, (leaves, K)
+    """
+
+    nodes: NDArray[np.int64]
+    leaves: NDArray[np.int32]
+    roots: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+
+class Forest(Protocol):
+    """Trees in the backend's memory. Results of a row do not depend on the others."""
+
+    def means(self, x: NDArray[np.int16]) -> NDArray[np.float64]:
+        """Return the mean of the trees' values, (n, K), for rows x (n, P)."""
+
+
+class MixtureOps(Protocol):
+    """What predicts with the members of a mixture beside the networks."""
+
+    def similarity(self, landmarks: Compared, weight: float) -> Similarity:
+        """Return similarities to landmarks, in which the part of the scores has this weight."""
+
+    def forest(self, nodes: Nodes) -> Forest:
+        """Return a forest."""
+
+
 class Backend(Protocol):
     """An opened backend: its operations, memory and data feed."""
 
@@ -179,6 +265,9 @@ class Backend(Protocol):
 
         None where the backend has nothing that takes less time than one model after the other.
         """
+
+    def mixture_ops(self) -> MixtureOps | None:
+        """Return what predicts with members of mixtures; None where they do so themselves, in the host's memory."""
 
 
 class Clock(NamedTuple):

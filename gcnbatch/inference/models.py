@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import metrics
-from gcnbatch.backends.base import Runner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.inference.parts import InputForm, OfMembers
+from gcnbatch.inference.of_members import OfMembers, OnBackend, Reading
+from gcnbatch.inference.parts import InputForm
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Members, Molecules
+from gcnbatch.mixture import Molecules
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
@@ -221,11 +222,19 @@ class Whole:
     models : list of Model
     mixed : Mixed or None
         The mixture that they are a member of.
+    on_backend : OnBackend or None
+        The other members of the mixture, if a backend computes what they give.
     """
 
     place: Path
     models: list[Model]
     mixed: Mixed | None = None
+    on_backend: OnBackend | None = None
+
+    def on(self, backend: Backend) -> Whole:
+        """Return it with the other members of its mixture on a backend, unless that leaves them to the host."""
+        members = None if self.mixed is None else self.mixed.mixture.members
+        return self if members is None else replace(self, on_backend=OnBackend.of(members, backend))
 
     @property
     def files(self) -> list[Path]:
@@ -244,9 +253,9 @@ class Whole:
         return self.models if self.mixed is None or self.mixed.needs_network else []
 
     @property
-    def members(self) -> Members | None:
-        """The other members of its mixture; None without a mixture."""
-        return None if self.mixed is None else self.mixed.mixture.members
+    def reading(self) -> Reading | None:
+        """What processes that read molecules do for the other members of its mixture; None without a mixture."""
+        return None if self.mixed is None else Reading(self.mixed.mixture.members, self.on_backend is not None)
 
     def features(self, sources: Sources) -> Molecules | None:
         """Return what the other members of its mixture read; None without a mixture."""
@@ -255,6 +264,14 @@ class Whole:
         model = self.models[0]
         return mixed.molecules(model.header, sources(*model.input_form).feature_tables())
 
+    def predicted(self, others: Molecules | OfMembers | None, choice: BackendChoice) -> Molecules | OfMembers | None:
+        """Return `others` of `outputs`; with what they give, if a backend computes it."""
+        if self.on_backend is None or others is None:
+            return others
+        if isinstance(others, Molecules):
+            return others if choice.takes_on_host(len(others)) else self.on_backend.predict(others)
+        return others if others.prepared is None else self.on_backend.predict(others.prepared)
+
     def outputs(self, of_models: Sequence[NDArray[np.floating]], others: Molecules | OfMembers | None) -> Found:
         """Return what it gives, from the outputs of the models that it needs, and `others`.
 
@@ -262,15 +279,15 @@ class Whole:
 
         Parameters
         ----------
-        others : Molecules or mapping, or None
+        others : Molecules or OfMembers, or None
             What the other members of its mixture read, or what they give; None without a mixture.
         """
         found = self._networks(of_models)
         if self.mixed is None or others is None:
             return found
         if isinstance(others, Molecules):
-            others = self.mixed.mixture.members.predict(others, cores())
-        of_members: dict[str, NDArray[Any]] = dict(others)
+            others = OfMembers(self.mixed.mixture.members.predict(others, cores()))
+        of_members: dict[str, NDArray[Any]] = dict(others.outputs)
         if self.mixed.needs_network:
             of_members[NETWORK] = found.outputs
         outputs = self.mixed.outputs(of_members)
@@ -304,6 +321,8 @@ def begin(
         if not one.needed:
             progress(len(one.models) * sources(*one.models[0].input_form).n_graphs)
     others: Sequence[Molecules | OfMembers | None] = of_members or [one.features(sources) for one in wholes]
+    with span("predict with kernels and trees"):
+        others = [one.predicted(of, choice) for one, of in zip(wholes, others, strict=True)]
     parts = [(one, list(islice(of_models, len(one.needed))), of) for one, of in zip(wholes, others, strict=True)]
 
     def combine() -> list[Found]:

@@ -32,9 +32,9 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
-from gcnbatch.inference.parts import Input, InputForm, OfMembers, Part, RowBlock, Share
+from gcnbatch.inference.of_members import OfMembers, Reading
+from gcnbatch.inference.parts import Input, InputForm, Part, RowBlock, Share
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Members
 from gcnbatch.text import quoted
 from gcnbatch.timeline import span
 from gcnbatch.training import mixed
@@ -139,15 +139,15 @@ class Converter:
     columns : Columns
     forms : tuple of InputForm
         The parts have batches for these forms, or graphs if there is none.
-    mixtures : tuple of Members or None
-        For each run, the members of its mixture beside the networks: the parts have what they give, and what networks
+    mixtures : tuple of Reading or None
+        For each run, members of its mixture beside the networks: the parts have what they give, and what networks
         read alone. Empty: the parts have all features.
     """
 
     header: Header
     columns: Columns
     forms: tuple[InputForm, ...]
-    mixtures: tuple[Members | None, ...] = ()
+    mixtures: tuple[Reading | None, ...] = ()
 
     def smiles(self, rows: Block) -> list[str]:
         """Return the SMILES without blanks around them and extensions of CXSMILES."""
@@ -190,12 +190,12 @@ class Converter:
         of_members = tuple(map(partial(self._of_members, data), self.mixtures))
         return Part((block,), None if sources else data, sources, of_members=of_members)
 
-    def _of_members(self, data: GraphSet, members: Members | None) -> OfMembers | None:
+    def _of_members(self, data: GraphSet, reading: Reading | None) -> OfMembers | None:
         """Return what the members of a mixture beside the networks give for these molecules."""
-        if members is None:
+        if reading is None:
             return None
         assert data.graph_features is not None
-        return members.predict(mixed.molecules(self.header, [data.graph_features]))
+        return reading.of(mixed.molecules(self.header, [data.graph_features]))
 
 
 def convert_timed(seconds: float, rows: Block, converter: Shared) -> Part:
@@ -262,7 +262,7 @@ def open_molecules(
     skip: int,
     share: Share,
     workers: Workers | None = None,
-    mixtures: tuple[Members | None, ...] = (),
+    mixtures: tuple[Reading | None, ...] = (),
 ) -> Iterator[Input]:
     """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks.
 
@@ -283,8 +283,8 @@ def open_molecules(
         if not (shared and shared.shares_memory):  # a copy of the mixtures in each process may take gigabytes
             mixtures = ()
         with span("prepare the mixtures"):
-            for members in filter(None, mixtures):
-                members.get_ready()
+            for reading in filter(None, mixtures):
+                reading.members.get_ready()
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
         parts = _parts(own, Converter(header, rows.columns, forms, mixtures), own_workers, size)
         yield Input(rows.total, parts, trained_on, rows.notes, True, shared)

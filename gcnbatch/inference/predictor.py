@@ -81,7 +81,7 @@ class Predictor:
             As `load_wholes`, `load_trust` and `Domain`.
         """
         with span("load the models"):
-            wholes = load_wholes(runs, say)
+            wholes = [one.on(choice.fastest) for one in load_wholes(runs, say)]
         trust = load_trust(wholes[0].models[0], [one.place for one in wholes], level)
         found = cls(wholes, choice, batch_size, trust, None)
         return replace(found, domain=Domain(found.members, choice, batch_size)) if applicability else found
@@ -112,7 +112,7 @@ class Predictor:
         ranks = world.current()
         share = ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
         about: dict[str, Any] = {"batch_size": request.batch_size, "skip": skip, "share": share, "batches": True}
-        about |= {"workers": workers, "mixtures": tuple(one.members for one in self.wholes)}
+        about |= {"workers": workers, "mixtures": tuple(one.reading for one in self.wholes)}
         return open_input(request.data, self.members, request.csv, say, **about)
 
     def begin(self, part: Part, progress: Callable[[int], object]) -> Callable[[], Predicted]:

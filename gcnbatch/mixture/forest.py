@@ -82,14 +82,14 @@ class Forest:
 
     def get_ready(self) -> None:
         """Compute what the threads of a prediction share."""
-        _ = self._packed
+        _ = self.packed
 
     def _leaves(self, x: NDArray[np.float16]) -> NDArray[np.int64]:
         """Return the leaf of each row and tree, (n, trees); all descend at once, in few operations on long arrays."""
-        inner, leaf_of = self._packed
+        inner, leaf_of = self.packed
         count, trees = len(x), len(self.nodes)
-        values = _ordered(x).ravel()
-        rows, nodes = np.repeat(np.arange(count) * x.shape[1], trees), np.tile(self._roots, count)
+        values = ordered(x).ravel()
+        rows, nodes = np.repeat(np.arange(count) * x.shape[1], trees), np.tile(self.roots, count)
         found, places = np.empty(count * trees, np.int64), np.arange(count * trees)
         while len(places):
             for _ in range(_LEVELS):
@@ -106,11 +106,12 @@ class Forest:
         return found.reshape(count, trees)
 
     @property
-    def _roots(self) -> NDArray[np.int64]:
+    def roots(self) -> NDArray[np.int64]:
+        """The first node of each tree."""
         return np.cumsum(self.nodes, dtype=np.int64) - self.nodes
 
     @cached_property
-    def _packed(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def packed(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each node: first child, threshold and column in 32, 16 and 16 bits; the number of a leaf or -1.
 
         A leaf has itself as its child, and no value is above its threshold.
@@ -118,11 +119,11 @@ class Forest:
         is_leaf = self.features == _LEAF
         tree = np.repeat(np.arange(len(self.nodes)), self.nodes)
         before = np.cumsum(~is_leaf) - ~is_leaf  # inner nodes before each node
-        roots = self._roots
+        roots = self.roots
         packed = roots[tree] + 2 * (before - before[roots][tree]) + 1
         packed[is_leaf] = np.flatnonzero(is_leaf)
         thresholds = np.full(len(is_leaf), np.iinfo(np.int16).max, np.int64)
-        thresholds[~is_leaf] = _ordered(self.thresholds)
+        thresholds[~is_leaf] = ordered(self.thresholds)
         packed = packed << 32 | (thresholds & 0xFFFF) << 16 | np.maximum(self.features, 0)
         return packed, np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
 
@@ -231,13 +232,13 @@ def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float16], NDArra
 
 
 def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float16]:
-    """Return float16 that compare with every float16 as the float64 do; 0 is positive, as `_ordered` reads it."""
+    """Return float16 that compare with every float16 as the float64 do; 0 is positive, as `ordered` reads it."""
     rounded = thresholds.astype(np.float16)
     lower = np.where(rounded > thresholds, np.nextafter(rounded, np.float16(-np.inf)), rounded)
     return (lower + np.float16(0)).astype(np.float16)
 
 
-def _ordered(numbers: NDArray[np.float16]) -> NDArray[np.int16]:
+def ordered(numbers: NDArray[np.float16]) -> NDArray[np.int16]:
     """Return integers in the order of the numbers: the bits, those of a negative number inverted but for its sign.
 
     -0 comes before 0; as no threshold is -0, both take the same branch.

@@ -23,7 +23,7 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import BLOCK, Similarity, blas_threads, by_rows, reweigh
+from gcnbatch.mixture.similarity import Similarity, blas_threads, reweigh
 from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind, Transform
 
@@ -57,11 +57,7 @@ class KernelRidge:
 
     def predict(self, molecules: Prepared) -> Float64:
         """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
-        found = np.empty((len(molecules), len(self.intercept)))
-        for first in range(0, len(molecules), BLOCK):
-            rows = slice(first, first + BLOCK)
-            found[rows] = by_rows(self._similarity.block(molecules[rows]), self.weights) + self.intercept
-        return found
+        return self._similarity.products(molecules, self.weights) + self.intercept
 
     def get_ready(self) -> None:
         """Compute what the threads of a prediction share."""

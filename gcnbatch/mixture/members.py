@@ -62,8 +62,7 @@ class Members:
             rows = slice(first, first + BLOCK)
             prepared = self.preparation.apply(molecules[rows])
             if self.kernel:
-                outputs = kernels.activate(self.target, self.kernel.predict(prepared))
-                found[KERNEL][rows] = self.transforms.invert(outputs)
+                found[KERNEL][rows] = self.outputs_of_kernel(self.kernel.predict(prepared))
             if self.trees:
                 outputs = self.trees.predict(self.preparation.table(prepared))
                 found[TREES][rows] = self.transforms.invert(outputs)
@@ -74,6 +73,10 @@ class Members:
             predict_block(first)  # here: few molecules need no further thread
             list(calls)
         return found
+
+    def outputs_of_kernel(self, regressions: Float64) -> Float64:
+        """Return the kernel's outputs (n, K), as `predict` does, from what `KernelRidge.predict` returns."""
+        return self.transforms.invert(kernels.activate(self.target, regressions))
 
     @property
     def _each(self) -> dict[str, KernelRidge | Trees]:

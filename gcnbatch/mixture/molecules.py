@@ -83,6 +83,15 @@ class Prepared:
         """Return the molecules of a slice or an array of positions."""
         return self if _is_all(rows, len(self)) else Prepared(tuple(of[rows] for of in self.counts), self.scores[rows])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Prepared]) -> Prepared | None:
+        """Return the molecules of all parts, one after the other; None of no part."""
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        counts = zip(*(part.counts for part in parts), strict=True)
+        scores = np.concatenate([part.scores for part in parts])
+        return cls(tuple(sparse.vstack(of, format="csr") for of in counts), scores)
+
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes; half as large as float32."""
         found: Arrays = {"scores": self.scores.astype(np.float16)}

@@ -35,6 +35,7 @@ _ROWS = 8  # rows of a product: few, as one molecule takes the time of all. BLAS
 _COLUMNS = 512  # landmarks of a block: what a thread computes for it fits the cache of a core
 _BITS = 256 - len(THRESHOLDS)  # of a row of a product, before its last fragment: all fit a byte
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
+_MASKS = ((1 << _LEVELS.astype(np.int64)) - 1).astype(np.uint8)  # its bits, that of the least threshold first
 
 
 class Similarity:
@@ -65,6 +66,14 @@ class Similarity:
             for first in range(0, len(slices), jobs):
                 some = slices[first : first + jobs]
                 yield from zip(some, threads.map(self.block, [molecules[of] for of in some]), strict=True)
+
+    def products(self, molecules: Prepared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the products (n, K) of the similarities with weights (M, K), block by block."""
+        found = np.empty((len(molecules), weights.shape[1]))
+        for first in range(0, len(molecules), BLOCK):
+            rows = slice(first, first + BLOCK)
+            found[rows] = by_rows(self.block(molecules[rows]), weights)
+        return found
 
     def matrix(self, molecules: Prepared) -> NDArray[np.float64]:
         """Return all similarities, (n, M)."""
@@ -105,6 +114,11 @@ class Similarity:
             total /= self._weight + len(self._minima)
             found[:, own] = total
         return found
+
+
+def masks(counts: Any) -> NDArray[np.uint8]:
+    """Return the bits of each stored count of a fingerprint: bit t says that it is at least THRESHOLDS[t]."""
+    return _MASKS[counts.data]
 
 
 def reweigh(matrix: NDArray[np.float64], molecules: Prepared, weight: float, jobs: int = 1) -> None:

@@ -141,6 +141,10 @@ class BackendChoice:
         with closing(make_predictor(self.backend_for(tasks), tasks)) as runner:
             yield runner
 
+    def takes_on_host(self, graphs: int) -> bool:
+        """Return whether so many graphs are predicted on the host although the fastest backend is elsewhere."""
+        return False
+
     def _backends(self) -> Iterator[Backend]:
         """Yield the candidates, fastest first; each is opened once."""
         yield from tuple(self._opened)
@@ -167,10 +171,13 @@ class KeptRunners(BackendChoice):
         few = backend_for_few(name)
         self.for_few = None if few in (name, self.fastest.name) else KeptRunners(few)
 
+    def takes_on_host(self, graphs: int) -> bool:
+        return self.for_few is not None and graphs < FEW
+
     @contextmanager
     def predictor(self, tasks: Sequence[RunnerTask]) -> Iterator[Runner]:
         """Open the runner for these tasks, or the kept one."""
-        if self.for_few is not None and tasks[0].source.n_graphs < FEW:
+        if self.for_few is not None and self.takes_on_host(tasks[0].source.n_graphs):
             with self.for_few.predictor(tasks) as runner:
                 yield runner
             return

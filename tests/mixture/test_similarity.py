@@ -6,21 +6,9 @@ import pytest
 from gcnbatch.errors import InputError
 from gcnbatch.mixture import similarity
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
-from gcnbatch.mixture.similarity import THRESHOLDS, Similarity, reweigh
+from gcnbatch.mixture.similarity import Similarity, reweigh
+from tests.mixture.plain import similarities
 from tests.mixture.problems import molecules
-
-
-def plain(a: Prepared, b: Prepared, weight: float = 1.0) -> np.ndarray:
-    found = np.zeros((len(a), len(b)))
-    for i in range(len(a)):
-        for j in range(len(b)):
-            terms = [np.exp(-np.sum((a.scores[i].astype(float) - b.scores[j]) ** 2) / a.scores.shape[1])]
-            for one, other in zip(a.counts, b.counts, strict=True):
-                left = {(f, t) for f, count in enumerate(one.toarray()[i]) for t in THRESHOLDS if count >= t}
-                right = {(f, t) for f, count in enumerate(other.toarray()[j]) for t in THRESHOLDS if count >= t}
-                terms.append(len(left & right) / len(left | right) if left | right else 0.0)
-            found[i, j] = np.average(terms, weights=[weight] + [1.0] * (len(terms) - 1))
-    return found
 
 
 @pytest.mark.parametrize(("jobs", "weight"), [(1, 1.0), (3, 1.0), (1, 2.0)])
@@ -28,7 +16,7 @@ def test_the_kernel_equals_plain_loops(jobs: int, weight: float) -> None:
     of = molecules(40)
     preparation = Preparation.fit(of)
     a, b = preparation.apply(of[:25]), preparation.apply(of[10:])
-    np.testing.assert_allclose(Similarity(b, jobs, weight).matrix(a), plain(a, b, weight), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(Similarity(b, jobs, weight).matrix(a), similarities(a, b, weight), rtol=1e-5, atol=1e-6)
 
 
 def test_a_matrix_that_is_weighed_again_is_that_of_the_new_weight() -> None:
@@ -122,4 +110,6 @@ def test_sums_of_more_bits_than_a_byte_holds_are_exact() -> None:
     of = Molecules.of([counts], rng.normal(size=(9, 4)))
     prepared = Preparation.fit(of).apply(of)
     assert similarity._bits(prepared.counts[0]).max() > 1000
-    np.testing.assert_allclose(Similarity(prepared).matrix(prepared), plain(prepared, prepared), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        Similarity(prepared).matrix(prepared), similarities(prepared, prepared), rtol=1e-5, atol=1e-6
+    )

@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.backends import registry
 from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer, predict
+from gcnbatch.inference.loaded import LoadedRun, Machine
 from gcnbatch.mixture import Mixture
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
+from gcnbatch.runners.choice import FEW
 from gcnbatch.training import cross_fit, mixed, reports, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
@@ -28,7 +31,7 @@ from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
 from gcnbatch.workers.pool import Workers
 from tests.builders import small_molecules
-from tests.entries import CohortEntry, register
+from tests.entries import CohortEntry, ComparingBackend, MadeEntry, register
 from tests.training.kills import Killed, die_at
 from tests.training.runs import configure, fit, gcnbatch, write_set
 
@@ -204,6 +207,36 @@ def test_processes_give_what_the_members_of_the_mixture_give_here(
     for name in ("outputs", "std"):
         np.testing.assert_array_equal(getattr(found, name), getattr(one, name), err_msg=name)
         np.testing.assert_allclose(getattr(found, name)[read], getattr(expected, name), 1e-5, 1e-6, err_msg=name)
+
+
+@pytest.mark.numerical
+def test_a_backend_predicts_with_kernel_and_trees(
+    molecules, best: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a chunk without molecules, of a data set, and not of molecules that its host predicts.
+
+    Similarities have float32's rounding; values are about 1, rounded to 7 places.
+    """
+    lines = [line.split(",")[0] for line in molecules[0].read_text().splitlines()]
+    (tmp_path / "all.csv").write_text("\n".join([*lines[:9], *"no" * 8, *lines[9:]]) + "\n")
+    backend = ComparingBackend("other")
+    register(monkeypatch, MadeEntry("other", made=backend, on_gpu=True), registry.entry("cpu"))
+    monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 4)
+    monkeypatch.setattr("gcnbatch.inference.inputs.PART_ROWS", 8)
+    with Dataset(molecules[1]) as dataset:
+        inputs = [(tmp_path / "all.csv", 1), (tmp_path / "all.csv", 2), (dataset.load(), 0)]
+    for data, processes in inputs:
+        expected, found = (predict([best], data, processes, backend=name) for name in ("cpu", "other"))
+        assert sum(backend.rows) == np.isfinite(found.outputs[:, 0]).sum() > 60
+        backend.rows.clear()
+        for name in ("outputs", "std"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), 1e-5, 1e-6, err_msg=name)
+    with (machine := Machine.open("auto", processes=1)).workers:
+        served = LoadedRun(best, machine)
+        assert np.isfinite(served.predict(lines[1:FEW]).outputs).all()
+        assert not backend.rows
+        assert np.isfinite(served.predict(lines[1 : FEW + 1]).outputs).all()
+        assert backend.rows == [FEW]
 
 
 def test_molecules_that_cannot_be_read_keep_their_rows(best: Path) -> None:

@@ -176,6 +176,9 @@ class CpuBackend:
     def stacked(self, parameters: Sequence[Mapping[str, Float]]) -> Stacked:
         return stacked(self.ops, parameters)
 
+    def mixture_ops(self) -> None:
+        return None
+
     def check_ranks(self) -> None:
         """Raise nothing: MPI moves host arrays."""
 

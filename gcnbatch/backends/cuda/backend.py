@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched
 from gcnbatch.backends.cuda.batches.streaming import open_batches
+from gcnbatch.backends.cuda.mixture.ops import DeviceMixtureOps
 from gcnbatch.backends.cuda.operations import BatchedOps, PerGraphOps
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceCommunicator, DeviceDistributedOps
@@ -75,6 +76,9 @@ class CudaBackend:
 
     def stacked(self, parameters: Sequence[Mapping[str, DeviceArray]]) -> None:
         return None
+
+    def mixture_ops(self) -> DeviceMixtureOps:
+        return DeviceMixtureOps(self.device)
 
     def check_ranks(self) -> None:
         """Raise unless ranks can exchange device arrays."""

@@ -1,0 +1,43 @@
+"""Forests on a device: launches of mixture/forest.cu."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Nodes
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
+
+TREE_THREADS: int = declared("mixture/forest.cu").constant("TREE_THREADS")
+ROWS = 4096  # that descend at once
+
+
+class DeviceForest:
+    """`gcnbatch.backends.base.Forest` on a device.
+
+    Parameters
+    ----------
+    device : Device
+    nodes : Nodes
+        Uploaded when they are first needed, in the thread that predicts.
+    """
+
+    def __init__(self, device: Device, nodes: Nodes) -> None:
+        self._device, self._nodes = device, nodes
+        self._there: dict[str, DeviceArray] = {}
+
+    def means(self, x: NDArray[np.int16]) -> NDArray[np.float64]:
+        device, K = self._device, self._nodes.values.shape[1]
+        self._there = self._there or {name: device.upload(array) for name, array in self._nodes._asdict().items()}
+        found = np.empty((len(x), K))
+        for first in range(0, len(x), ROWS):
+            rows = slice(first, min(first + ROWS, len(x)))
+            own, y = device.upload(x[rows]), device.empty((rows.stop - first, K), np.float64)
+            launch = Launch((len(own), 1, 1), (TREE_THREADS, 1, 1))
+            sizes = {"P": x.shape[1], "trees": len(self._nodes.roots), "K": K}
+            device.launch("forest_mean", launch, y=y, x=own, **self._there, **sizes)
+            found[rows] = device.download(y)
+        return found
