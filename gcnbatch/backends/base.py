@@ -220,11 +220,32 @@ class Forest(Protocol):
         """Return the mean of the trees' values, (n, K), for rows x (n, P)."""
 
 
+class Inverse(Protocol):
+    """The inverse G (n, n) of a positive definite matrix in the backend's memory."""
+
+    def products(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return G x, (n, C)."""
+
+    def block(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the rows and columns of G with these numbers, which ascend."""
+
+
 class MixtureOps(Protocol):
-    """What predicts with the members of a mixture beside the networks."""
+    """What fits the kernel of a mixture, and predicts with the members beside the networks."""
 
     def similarity(self, landmarks: Compared, weight: float) -> Similarity:
         """Return similarities to landmarks, in which the part of the scores has this weight."""
+
+    def inverse(self, molecules: Compared, weight: float, diagonal: NDArray[np.float64]) -> Inverse:
+        """Return the inverse of the similarities of n molecules to each other, with `diagonal` (n,) added.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            When the sum is not positive definite.
+        MachineError
+            When it does not fit the backend's memory.
+        """
 
     def forest(self, nodes: Nodes) -> Forest:
         """Return a forest."""

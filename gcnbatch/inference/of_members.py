@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Backend, Compared, Fingerprint, Forest, MixtureOps, Nodes, Similarity
+from gcnbatch.backends.base import Backend, Forest, MixtureOps, Nodes, Similarity
 from gcnbatch.mixture import Members, Molecules, Prepared
 from gcnbatch.mixture.forest import Forest as HostForest
 from gcnbatch.mixture.forest import ordered
 from gcnbatch.mixture.kernel import KernelRidge
 from gcnbatch.mixture.members import KERNEL, TREES
-from gcnbatch.mixture.similarity import masks
 from gcnbatch.mixture.trees import Trees
+from gcnbatch.training import mixed
 
 
 class OfMembers(NamedTuple):
@@ -89,7 +89,7 @@ class OnBackend:
         kernel, trees = members.kernel, members.trees
         return cls(
             members,
-            None if kernel is None else (kernel, ops.similarity(compared(kernel.landmarks), kernel.weight)),
+            None if kernel is None else (kernel, ops.similarity(mixed.compared(kernel.landmarks), kernel.weight)),
             None if trees is None else (trees, [_on_backend(ops, forest) for _, forest in trees.forests]),
         )
 
@@ -99,7 +99,7 @@ class OnBackend:
         outputs = {}
         if self.kernel is not None:
             kernel, similarity = self.kernel
-            regressions = similarity.products(compared(prepared), kernel.weights) + kernel.intercept
+            regressions = similarity.products(mixed.compared(prepared), kernel.weights) + kernel.intercept
             outputs[KERNEL] = self.members.outputs_of_kernel(regressions)
         if self.trees is not None:
             trees, forests = self.trees
@@ -109,12 +109,6 @@ class OnBackend:
                 found[:, columns] = forest.means(x)
             outputs[TREES] = self.members.transforms.invert(found)
         return OfMembers(outputs)
-
-
-def compared(molecules: Prepared) -> Compared:
-    """Return what a backend compares molecules by."""
-    fingerprints = (Fingerprint(of.indptr, of.indices, masks(of), of.shape[1]) for of in molecules.counts)
-    return Compared(tuple(fingerprints), molecules.scores)
 
 
 def _on_backend(ops: MixtureOps, forest: HostForest) -> Forest:

@@ -7,7 +7,7 @@ the least out-of-fold error on some rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,7 +22,7 @@ from gcnbatch.machine import cores
 from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
-from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
+from gcnbatch.mixture.ridge import Inverse, Targets, solve, solve_by_landmarks
 from gcnbatch.mixture.similarity import Similarity, blas_threads, reweigh
 from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind, Transform
@@ -82,6 +82,9 @@ class KernelRidge:
         return cls(Prepared.from_arrays(own), arrays["weights"], arrays["intercept"], weight)
 
 
+Invert = Callable[[Prepared, float, Float64], Inverse]  # of molecules' kernel with a weight, and an added diagonal
+
+
 class Choice(NamedTuple):
     """The ridge of a task, and the weight of descriptors, equal for all tasks."""
 
@@ -108,6 +111,12 @@ def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
     if not _is_exact([len(rows) for rows, _ in problem.sharing()], len(molecules)):
         return None
     return Similarity(molecules, problem.jobs).square()
+
+
+def is_one_system(problem: Problem, molecules: Prepared) -> bool:
+    """Whether `fit` solves one exact system of all rows: no cell lacks a target."""
+    sizes = [len(rows) for rows, _ in problem.sharing()]
+    return sizes == [len(molecules)] and _is_exact(sizes, len(molecules)) and not np.isnan(problem.values).any()
 
 
 def choose_kinds(
@@ -215,25 +224,26 @@ def fit(
     scales: Scales,
     whole: Float64 | None,
     step: Step = no_step,
+    invert: Invert | None = None,
 ) -> tuple[KernelRidge, Float64]:
     """Return the regression, and out-of-fold predictions (n, K) like those of `predict`.
 
-    `whole` is `whole_matrix` of the same problem; it may be overwritten.
+    `whole` is `whole_matrix` of the same problem; it may be overwritten. `invert` computes in its place where the
+    problem `is_one_system`.
     """
     values = problem.values
     left_out = np.full_like(values, np.nan)
     systems, landmarks = problem.sharing(), molecules
     weight = next(iter(choices.values())).weight
-    if exact := whole is not None:
-        own = whole
-        if weight != 1:
-            reweigh(own, molecules, weight, problem.jobs)
-    else:
+    to_landmarks: tuple[Similarity, Float64] | None = None
+    if whole is None and invert is None:
         order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
         systems = problem.sharing(1.0)  # without missing cells
         similarity = Similarity(landmarks, problem.jobs, weight)
-        own = similarity.square()
+        to_landmarks = similarity, similarity.square()
+    elif whole is not None and weight != 1:
+        reweigh(whole, molecules, weight, problem.jobs)
     step()
     weights = np.zeros((len(landmarks), values.shape[1]))
     intercept = np.full(values.shape[1], np.nan)
@@ -241,14 +251,21 @@ def fit(
         ridge, columns = choices[tasks[0]].ridge, [problem.tasks[task] for task in tasks]
         targets = _targets(problem, [scales], rows, columns)
         places = problem.columns(tasks)
-        if exact:
-            is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
-            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step, problem.jobs)
-            weights[np.ix_(rows, places)] = found.weights
-        else:
-            found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
+        if to_landmarks is not None:
+            similarity, among = to_landmarks
+            found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), among, ridge, targets)
             weights[:, places] = found.weights
             step(len(places))
+        else:
+            own: Float64 | Callable[[Float64], Inverse]
+            if whole is None:
+                assert invert is not None
+                own = partial(invert, molecules, weight)
+            else:
+                is_whole = len(systems) == 1 and len(rows) == len(whole)  # no copy, which may take gigabytes
+                own = whole if is_whole else whole[np.ix_(rows, rows)]
+            found = solve(own, ridge, targets, step, problem.jobs)
+            weights[np.ix_(rows, places)] = found.weights
         left_out[np.ix_(rows, places)] = found.left_out
         intercept[places] = found.intercept
     return KernelRidge(landmarks, weights, intercept, weight), left_out

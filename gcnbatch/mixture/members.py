@@ -14,7 +14,7 @@ import numpy as np
 from gcnbatch.mixture import kernel as kernels
 from gcnbatch.mixture import trees as forests
 from gcnbatch.mixture.forest import load_library
-from gcnbatch.mixture.kernel import KernelRidge
+from gcnbatch.mixture.kernel import Invert, KernelRidge
 from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
@@ -110,12 +110,13 @@ class Members:
 
 
 def fit_members(
-    problem: Problem, molecules: Molecules, advance: Advance = no_progress
+    problem: Problem, molecules: Molecules, advance: Advance = no_progress, invert: Invert | None = None
 ) -> tuple[Members, dict[str, Float64]]:
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
 
     `advance` is called with a member's name, and its steps that are done and all of them. The trees grow beside the
-    choice of the ridge and the fit of the kernel, but not while its matrix is computed, which takes all cores.
+    choice of the ridge and the fit of the kernel, but not while its matrix is computed, which takes all cores. With
+    `invert`, a backend computes the matrix and inverts it, where no cell lacks a target.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, of one weight of descriptors, and of the bounds that are learnt.
@@ -140,8 +141,10 @@ def fit_members(
         kinds = kernels.known_kinds(problem)
         with blas_threads(kernels.threads_of(problem)):
             steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
+            if not kernels.is_one_system(problem, prepared):
+                invert = None
             with span("compute the kernel"):
-                whole = kernels.whole_matrix(problem, prepared)
+                whole = None if invert else kernels.whole_matrix(problem, prepared)
             if kinds is None:
                 with span("choose transforms"):
                     kinds = kernels.choose_kinds(problem, prepared, steps.take, whole)
@@ -150,7 +153,7 @@ def fit_members(
             with span("choose the ridge"):
                 choices = kernels.choose(problem, prepared, kinds, steps.take, whole)
             with span("fit the kernel"):
-                kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take)
+                kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take, invert)
         del whole
         with span("wait for the trees"):
             forest, of_trees = trees.result()

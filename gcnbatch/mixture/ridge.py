@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +68,33 @@ class Solution(NamedTuple):
     intercept: Float64
 
 
-def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step, jobs: int = 1) -> Solution:
+class Inverse(Protocol):
+    """G, the inverse of a positive definite matrix."""
+
+    def products(self, x: Float64) -> Float64:
+        """Return G x, (n, C)."""
+
+    def block(self, rows: NDArray[np.int64]) -> Float64:
+        """Return the rows and columns of G with these numbers, which ascend."""
+
+
+def solve(
+    kernel: Float64 | Callable[[Float64], Inverse],
+    ridge: float,
+    targets: Targets,
+    step: Step = no_step,
+    jobs: int = 1,
+) -> Solution:
     """Solve with the whole kernel (n, n), which is overwritten; each column has a target.
 
+    `kernel` may be what returns the inverse of the kernel with a diagonal (n,) added, if no cell lacks a target.
     `step` is called with the number of columns that are solved, often with some of them. `jobs`: threads that solve for
     the parts; several BLAS threads for one part wait for each other, for seconds on a busy host.
     """
-    kernel[np.diag_indices_from(kernel)] += ridge if targets.weights is None else ridge / targets.weights
+    diagonal = ridge / (np.ones(len(targets.folds)) if targets.weights is None else targets.weights)
     whole = np.nan_to_num(targets.whole)
     found = Solution(np.full_like(whole, np.nan), np.zeros_like(whole), np.empty(whole.shape[1]))
-    for is_missing, columns, fit in _fits(kernel, np.isnan(targets.whole)):
+    for is_missing, columns, fit in _fits(kernel, diagonal, np.isnan(targets.whole)):
         found.weights[:, columns] = np.where(is_missing[:, None], 0, fit.project(whole[:, columns]))
         found.intercept[columns] = fit.means @ fit.fill(whole[:, columns])
         parts = [(part, in_part[~is_missing[in_part]]) for part, in_part in targets.parts()]
@@ -86,22 +103,31 @@ def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step,
             of_part[rows] = 0
         projected = np.split(fit.project(np.concatenate(z, axis=1)), len(parts), axis=1)
         of_rows = [rows for _, rows in parts]
+        blocks = [partial(fit.block, rows) for rows in of_rows]
+        if callable(kernel):  # no other thread may use a backend
+            blocks = [partial(np.asarray, block()) for block in blocks]
         with ExitStack() as stack:
             if jobs > 1:
                 stack.enter_context(blas_threads(1))
             threads = stack.enter_context(ThreadPoolExecutor(min(jobs, len(parts))))
-            for rows, left_out in zip(of_rows, threads.map(partial(_left_out, fit), of_rows, projected), strict=True):
+            right = [own[rows] for own, rows in zip(projected, of_rows, strict=True)]
+            for rows, left_out in zip(of_rows, threads.map(_left_out, blocks, right), strict=True):
                 found.left_out[np.ix_(rows, columns)] = left_out
         step(len(columns))
     return found
 
 
 def _fits(
-    kernel: Float64, missing: NDArray[np.bool_]
+    kernel: Float64 | Callable[[Float64], Inverse], diagonal: Float64, missing: NDArray[np.bool_]
 ) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64], _Complete | _Without]]:
-    """Yield rows without a target (n,), the columns that lack these, and their fit, of a kernel with its ridge."""
+    """Yield rows without a target (n,), the columns that lack these, and their fit, of a kernel and its ridge."""
+    if callable(kernel):
+        assert not missing.any()
+        yield missing[:, 0], np.arange(missing.shape[1]), _Complete(kernel(diagonal), len(missing))
+        return
+    kernel[np.diag_indices_from(kernel)] += diagonal
     if not missing.any():
-        yield missing[:, 0], np.arange(missing.shape[1]), _Complete(kernel)
+        yield missing[:, 0], np.arange(missing.shape[1]), _Complete(_Triangle(kernel), len(missing))
         return
     inverse = _Inverse(kernel)
     patterns, pattern_of = np.unique(missing, axis=1, return_inverse=True)
@@ -110,13 +136,13 @@ def _fits(
         yield is_missing, columns, _Without(inverse, np.flatnonzero(is_missing))
 
 
-def _left_out(fit: _Complete | _Without, rows: NDArray[np.int64], projected: Float64) -> Float64:
-    """Return what a fit without these rows, too, predicts for them: of P z, where z is 0 in these rows."""
-    return -_solve_positive(fit.block(rows), projected[rows])
+def _left_out(block: Callable[[], Float64], projected: Float64) -> Float64:
+    """Return what a fit without some rows, too, predicts for them: of P of them, and P z, where their z is 0."""
+    return -_solve_positive(block(), projected)
 
 
-class _Complete:
-    """P of all rows. G is Z'Z, with Z the inverse of the Cholesky factor; only blocks of it are multiplied out."""
+class _Triangle:
+    """G as Z'Z, with Z the inverse of the Cholesky factor, in the matrix' memory; only blocks are multiplied out."""
 
     def __init__(self, kernel: Float64) -> None:
         self._z = lapack.invert_triangle(lapack.factor(kernel.T))
@@ -124,19 +150,32 @@ class _Complete:
             own = slice(first, first + _BLOCK)
             self._z[own, own] = np.tril(self._z[own, own])
             self._z[own, first + _BLOCK :] = 0
-        self._sums = self._z.T @ self._z.sum(axis=1)
+
+    def products(self, x: Float64) -> Float64:
+        return np.asarray(self._z.T @ (self._z @ x))
+
+    def block(self, rows: NDArray[np.int64]) -> Float64:
+        own = self._z[:, rows]
+        return np.asarray(own.T @ own)
+
+
+class _Complete:
+    """P of all rows."""
+
+    def __init__(self, inverse: Inverse, size: int) -> None:
+        self._inverse = inverse
+        self._sums = inverse.products(np.ones((size, 1)))[:, 0]
         self.means = self._sums / self._sums.sum()
 
     def project(self, z: Float64) -> Float64:
         """Return P z."""
-        found: Float64 = self._z.T @ (self._z @ z)
+        found = self._inverse.products(z)
         found -= np.outer(self.means, self._sums @ z)
         return found
 
     def block(self, rows: NDArray[np.int64]) -> Float64:
         """Return P of these rows."""
-        own = self._z[:, rows]
-        return np.asarray(own.T @ own - np.outer(self._sums[rows], self.means[rows]))
+        return self._inverse.block(rows) - np.outer(self._sums[rows], self.means[rows])
 
     def fill(self, z: Float64) -> Float64:
         """Return the targets, of which none is missing."""

@@ -10,6 +10,7 @@ and has such a folder, called a block; the run's own files summarise them.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,13 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, metrics, tables
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Inverse, MixtureOps
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Bounds, Problem, fit_members, mix
+from gcnbatch.mixture import Bounds, Molecules, Prepared, Problem, fit_members, mix
+from gcnbatch.mixture.steps import Advance
 from gcnbatch.mixture.transforms import Kind
 from gcnbatch.predictions import output_names, read_numbers
 from gcnbatch.progress import counter
@@ -50,6 +55,15 @@ from gcnbatch.workers.pool import WorkerDied, Workers
 OUT_OF_FOLD = "out_of_fold.csv"
 Others = Callable[[], Fitted]  # fits the members beside the networks
 FEW, FEW_TESTED = 50, 10  # training and test rows, below which scores say little
+_ON_GPU = 4096  # training rows from which a GPU fits the kernel: for fewer, to open it takes longer than the host
+
+
+class Gpu(NamedTuple):
+    """How another process opens the backend that trains the networks."""
+
+    backend: str
+    device: int
+    options: CudaConfig
 
 
 class _Outputs(NamedTuple):
@@ -142,12 +156,12 @@ def summarise_blocks(
 
 @contextmanager
 def beside_networks(
-    folder: Path, of_blocks: Mapping[str, Sequence[Planned]], early: bool, quiet: bool, workers: Workers | None
+    folder: Path, of_blocks: Mapping[str, Sequence[Planned]], gpu: Gpu | None, quiet: bool, workers: Workers | None
 ) -> Iterator[dict[str, Others | None]]:
     """Yield, for each block, what returns the fitted kernel and trees, and their out-of-fold outputs.
 
-    None without a mixture. They are kept in the run's folder until the block is finished. `early`: another process fits
-    them while a GPU trains the networks, that of `workers` if it has been started. `quiet`: show no progress.
+    None without a mixture. They are kept in the run's folder until the block is finished. `gpu`: another process fits
+    them while this one trains the networks, that of `workers` if it has been started. `quiet`: show no progress.
     """
     found: dict[str, Others | None] = dict.fromkeys(of_blocks)
     with ExitStack() as stack:
@@ -162,10 +176,10 @@ def beside_networks(
             about = folder / place, *data, *own
             call: Future[Fitted] | None = None
             with suppress(OSError, RuntimeError):
-                if early:
+                if gpu is not None:
                     workers = workers or stack.enter_context(Workers(1, one_blas_thread=False))
-                    call = workers.submit(_fit_others, *about, True)
-            found[place] = partial(_result, call, partial(_fit_others, *about, quiet))
+                    call = workers.submit(_fit_others, *about, gpu, True)
+            found[place] = partial(_result, call, partial(_fit_others, *about, None, quiet))
         yield found
 
 
@@ -187,11 +201,12 @@ def _fit_others(
     seed: int,
     one_sided: bool,
     kinds: tuple[Kind, ...] | None,
+    gpu: Gpu | None,
     quiet: bool,
 ) -> Fitted:
     """Fit the kernel and the trees to these rows of a data set, unless the run's folder has them.
 
-    `kinds`: transforms of targets; None: the kernel chooses them.
+    `kinds`: transforms of targets; None: the kernel chooses them. `gpu`: may invert the kernel.
     """
     if (found := mixed.kept(folder)) is not None:
         return found
@@ -210,9 +225,27 @@ def _fit_others(
             problem = replace(problem, weights=dataset.sample_weight[rows].astype(np.float64))
         if one_sided and dataset.censored is not None:
             problem = replace(problem, bounds=Bounds(dataset.y[rows], dataset.censored[rows]))
-        found = fit_members(problem, mixed.molecules(dataset.header, dataset.feature_tables(rows)), advance)
+        molecules = mixed.molecules(dataset.header, dataset.feature_tables(rows))
+        found = _fit_with(gpu if len(rows) >= _ON_GPU else None, problem, molecules, advance)
     mixed.keep(folder, found)
     return found
+
+
+def _invert(ops: MixtureOps, molecules: Prepared, weight: float, diagonal: NDArray[np.float64]) -> Inverse:
+    return ops.inverse(mixed.compared(molecules), weight, diagonal)
+
+
+def _fit_with(gpu: Gpu | None, problem: Problem, molecules: Molecules, advance: Advance) -> Fitted:
+    """Fit the members; a GPU inverts the kernel, unless it takes no second process or lacks memory: that is said."""
+    if gpu is not None:
+        try:
+            with span("open the backend"):
+                ops = registry.open_backend(*gpu).mixture_ops()
+            assert ops is not None, "all backends on a GPU have them"
+            return fit_members(problem, molecules, advance, partial(_invert, ops))
+        except MachineError as error:
+            print(f"the host fits the kernel: {error}", file=sys.stderr, flush=True)
+    return fit_members(problem, molecules, advance)
 
 
 def check(planned: Sequence[Planned]) -> None:

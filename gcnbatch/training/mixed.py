@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from gcnbatch import folders, metrics, philox
+from gcnbatch.backends.base import Compared, Fingerprint
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.featurizer_options import ATOM_PAIR
 from gcnbatch.data.graph_features import FeatureTable
@@ -23,8 +24,9 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Members, Mixture, Molecules, Problem, choose_kinds
+from gcnbatch.mixture import Members, Mixture, Molecules, Prepared, Problem, choose_kinds
 from gcnbatch.mixture.folds import make_folds
+from gcnbatch.mixture.similarity import masks
 from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Kind
 from gcnbatch.model.gcn import joins_graph_features
@@ -143,6 +145,12 @@ class Mixed:
 
 
 Fitted = tuple[Members, dict[str, NDArray[np.float64]]]
+
+
+def compared(molecules: Prepared) -> Compared:
+    """Return what a backend compares molecules by."""
+    fingerprints = (Fingerprint(of.indptr, of.indices, masks(of), of.shape[1]) for of in molecules.counts)
+    return Compared(tuple(fingerprints), molecules.scores)
 
 
 def keep(folder: Path, fitted: Fitted) -> None:

@@ -364,8 +364,8 @@ def _fit(
         for place, own in blocks(planned).items()
         if config.split.cross_fit and not (folder / place / reports.METRICS).exists()
     }
-    early = on_gpu and bool(missing)
-    with cross_fit.beside_networks(folder, cross_fitted, early, quiet, of_mixture) as others:
+    gpu = cross_fit.Gpu(backend.name, config.device, config.cuda) if on_gpu and missing else None
+    with cross_fit.beside_networks(folder, cross_fitted, gpu, quiet, of_mixture) as others:
         if missing:
             with one_of(len(planned)):
                 known |= _fit_networks(held, config, missing, backend, quiet, say, writer, notes)

@@ -1,1 +1,1 @@
-"""The members of a mixture beside the networks on a device: the kernel's similarities, and forests."""
+"""The kernel and the trees of a mixture on a device: similarities, the inverse of their matrix, and forests."""

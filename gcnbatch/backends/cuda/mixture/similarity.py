@@ -61,7 +61,7 @@ class DeviceSimilarity:
 
     def matrix(self, molecules: Compared) -> NDArray[np.float32]:
         found = np.empty((len(molecules.scores), len(self._landmarks.scores)), np.float32)
-        for rows, similarity in self._blocks(molecules):
+        for rows, similarity in self.blocks(molecules):
             found[rows] = self._device.download(similarity)
         return found
 
@@ -69,7 +69,7 @@ class DeviceSimilarity:
         device, (M, K) = self._device, weights.shape
         found = np.empty((len(molecules.scores), K))
         of_landmarks = device.upload(weights)
-        for rows, similarity in self._blocks(molecules):
+        for rows, similarity in self.blocks(molecules):
             count = similarity.shape[0]
             y = device.empty((count, K), np.float64)
             launch = Launch((count, ceil_div(K, OUTPUTS), 1), (ROW_THREADS, 1, 1))
@@ -77,7 +77,7 @@ class DeviceSimilarity:
             found[rows] = device.download(y)
         return found
 
-    def _blocks(self, molecules: Compared) -> Iterator[tuple[slice, DeviceArray]]:
+    def blocks(self, molecules: Compared) -> Iterator[tuple[slice, DeviceArray]]:
         """Yield slices of rows and their similarities (rows, M) in the device's memory."""
         landmarks = self._there = self._there or self._upload(self._landmarks)
         fingerprints, vectors = len(self._landmarks.fingerprints), landmarks.words.shape[-1] // VECTOR_WORDS

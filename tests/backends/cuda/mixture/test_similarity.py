@@ -9,9 +9,9 @@ from gcnbatch.backends.base import Compared
 from gcnbatch.backends.cuda.mixture import similarity as on_device
 from gcnbatch.backends.cuda.mixture.similarity import TILE, pairs
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.inference.of_members import compared
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
 from gcnbatch.mixture.similarity import Similarity
+from gcnbatch.training.mixed import compared
 from tests.mixture.plain import similarities
 from tests.mixture.problems import molecules
 

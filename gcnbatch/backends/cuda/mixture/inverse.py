@@ -1,0 +1,85 @@
+"""The inverse of a positive definite matrix on a device: launches of mixture/inverse.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
+
+_SOURCE = declared("mixture/inverse.cu")
+TILE: int = _SOURCE.constant("TILE")
+_THREADS: int = _SOURCE.constant("THREADS")
+BLOCK = (_THREADS, 1, 1)
+Float64 = NDArray[np.float64]
+
+
+def steps(tiles: int) -> Iterator[tuple[str, int, Launch]]:
+    """Yield the launches that factor and invert a matrix of so many rows of tiles: kernel, step, geometry."""
+    for step in range(tiles):
+        below = tiles - step - 1
+        yield "inverse_diagonal", step, Launch((1, 1, 1), BLOCK)
+        yield "inverse_panel", step, Launch((below, 1, 1), BLOCK)
+        yield "inverse_trailing", step, Launch((below, below, 1), BLOCK)
+    for step in range(tiles):
+        yield "inverse_row", step, Launch((step, 1, 1), BLOCK)
+
+
+class DeviceInverse:
+    """`gcnbatch.backends.base.Inverse` on a device.
+
+    Parameters
+    ----------
+    device : Device
+    blocks : iterator of (slice, DeviceArray)
+        Consecutive rows (count, n), float32, of the matrix without `diagonal`.
+    diagonal : float64, (n,)
+        Added to its diagonal.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        When the matrix is not positive definite.
+    """
+
+    def __init__(self, device: Device, blocks: Iterator[tuple[slice, DeviceArray]], diagonal: Float64) -> None:
+        self._device, self._n = device, len(diagonal)
+        tiles = ceil_div(self._n, TILE)
+        self._stride = stride = TILE * tiles
+        a = device.empty((stride, stride), np.float64)
+        added = device.upload(diagonal)
+        for rows, block in blocks:
+            last = rows.stop == self._n
+            count = (stride if last else rows.stop) - rows.start
+            about = {"first": rows.start, "count": count, "n": self._n, "stride": stride}
+            device.launch("inverse_rows", Launch((count, 1, 1), BLOCK), a=a, rows=block, diagonal=added, **about)
+        self._z = device.zeros((stride, stride), np.float64)
+        for kernel, step, launch in steps(tiles):
+            device.launch(kernel, launch, a=a, z=self._z, step=step, stride=stride)
+        corner = device.download(self._z.view(self._z.size - 1, (1,)))  # every diagonal tile decides it
+        if not np.isfinite(corner).all():
+            raise np.linalg.LinAlgError("the matrix is not positive definite")
+
+    def products(self, x: Float64) -> Float64:
+        device, C = self._device, x.shape[1]
+        padded = np.zeros((self._stride, C))
+        padded[: self._n] = x
+        grid = (self._stride // TILE, ceil_div(C, TILE), 1)
+        y = device.upload(padded)
+        for kernel in ("inverse_multiply_lower", "inverse_multiply_upper"):
+            found = device.empty((self._stride, C), np.float64)
+            device.launch(kernel, Launch(grid, BLOCK), y=found, z=self._z, x=y, C=C, stride=self._stride)
+            y = found
+        return device.download(y)[: self._n]
+
+    def block(self, rows: NDArray[np.int64]) -> Float64:
+        device, count = self._device, len(rows)
+        y, tiles = device.empty((count, count), np.float64), ceil_div(count, TILE)
+        about = {"rows": device.upload(rows.astype(np.int32)), "count": count, "stride": self._stride}
+        device.launch("inverse_block", Launch((tiles, tiles, 1), BLOCK), y=y, z=self._z, **about)
+        return device.download(y)
