@@ -106,6 +106,10 @@ class ComparingBackend(NamedBackend):
     def forest(self, nodes: Nodes) -> Any:
         return HostForest(nodes)
 
+    def inverse(self, molecules: Compared, weight: float, diagonal: NDArray[np.float64]) -> Any:
+        self.rows.append(len(diagonal))
+        return HostInverse(HostSimilarity([], molecules, weight).matrix(molecules) + np.diag(diagonal))
+
 
 @dataclass
 class HostSimilarity:
@@ -128,6 +132,19 @@ class HostSimilarity:
     def products(self, molecules: Compared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         self.rows.append(len(molecules.scores))
         return self.matrix(molecules) @ weights
+
+
+class HostInverse:
+    """`gcnbatch.backends.base.Inverse` of a matrix (n, n)."""
+
+    def __init__(self, matrix: NDArray[np.float64]) -> None:
+        self._inverse = np.linalg.inv(matrix)
+
+    def products(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self._inverse @ x
+
+    def block(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._inverse[np.ix_(rows, rows)]
 
 
 @dataclass

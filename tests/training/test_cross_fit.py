@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends import registry
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset, write_graphset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer, predict
 from gcnbatch.inference.loaded import LoadedRun, Machine
-from gcnbatch.mixture import Mixture
+from gcnbatch.mixture import Mixture, fit_members
+from gcnbatch.mixture.steps import no_progress
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
@@ -32,6 +34,7 @@ from gcnbatch.training.plan import member_folders
 from gcnbatch.workers.pool import Workers
 from tests.builders import small_molecules
 from tests.entries import CohortEntry, ComparingBackend, MadeEntry, register
+from tests.mixture import problems as small_problems
 from tests.training.kills import Killed, die_at
 from tests.training.runs import configure, fit, gcnbatch, write_set
 
@@ -237,6 +240,31 @@ def test_a_backend_predicts_with_kernel_and_trees(
         assert not backend.rows
         assert np.isfinite(served.predict(lines[1 : FEW + 1]).outputs).all()
         assert backend.rows == [FEW]
+
+
+class Full(ComparingBackend):
+    def inverse(self, *about: object) -> None:
+        raise MachineError("memory of the GPU", "too little")
+
+
+@pytest.mark.parametrize("backend", [ComparingBackend("other"), Full("other")], ids=["fits", "full"])
+def test_a_backend_fits_the_kernel_unless_it_lacks_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backend: ComparingBackend
+) -> None:
+    """Similarities have float32's rounding, which a ridge of at least 0.01 makes some hundreds of."""
+    of = small_problems.molecules(90)
+    problem = small_problems.problem(of)
+    expected = fit_members(problem, of)[1]
+    register(monkeypatch, MadeEntry("other", made=backend, on_gpu=True))
+    found = cross_fit._fit_with(cross_fit.Gpu("other", 0, CudaConfig()), problem, of, no_progress)[1]
+    if isinstance(backend, Full):
+        assert capsys.readouterr().err == "the host fits the kernel: memory of the GPU: too little\n"
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    else:
+        assert capsys.readouterr().err == ""
+        assert backend.rows == [90]
+        for name in expected:
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
 
 
 def test_molecules_that_cannot_be_read_keep_their_rows(best: Path) -> None:

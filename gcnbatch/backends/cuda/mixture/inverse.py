@@ -7,15 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.ops.common import DOUBLE_BYTES
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.errors import MachineError
 
 _SOURCE = declared("mixture/inverse.cu")
 TILE: int = _SOURCE.constant("TILE")
 _THREADS: int = _SOURCE.constant("THREADS")
 BLOCK = (_THREADS, 1, 1)
+SHARE = 0.25  # of the device's memory, beside another process that trains networks
 Float64 = NDArray[np.float64]
 
 
@@ -45,12 +48,18 @@ class DeviceInverse:
     ------
     numpy.linalg.LinAlgError
         When the matrix is not positive definite.
+    MachineError
+        When it would take more than SHARE of the device's memory.
     """
 
     def __init__(self, device: Device, blocks: Iterator[tuple[slice, DeviceArray]], diagonal: Float64) -> None:
         self._device, self._n = device, len(diagonal)
         tiles = ceil_div(self._n, TILE)
         self._stride = stride = TILE * tiles
+        needed, available = 2 * DOUBLE_BYTES * stride**2, int(device.memory().total * SHARE)
+        if needed > available:
+            got = f"{needed / 1e9:.1f} GB for {self._n:,} rows"
+            raise MachineError(f"memory of {device.name}", got, f"at most {available / 1e9:.1f} GB, a quarter of it")
         a = device.empty((stride, stride), np.float64)
         added = device.upload(diagonal)
         for rows, block in blocks:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.mixture.inverse import TILE, steps
+from gcnbatch.backends.cuda.mixture.inverse import TILE, DeviceInverse, steps
+from gcnbatch.backends.cuda.runtime.context import MemoryInfo
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.errors import MachineError
 from gcnbatch.mixture.members import fit_members
 from gcnbatch.mixture.similarity import Similarity
 from gcnbatch.training.mixed import compared
 from tests.backends.cuda.mixture.test_similarity import prepared
+from tests.entries import HostInverse
 from tests.mixture.problems import molecules, problem
 
 
@@ -58,6 +64,13 @@ def test_an_inverse_on_a_device_is_that_of_the_host(rows: int) -> None:
     assert np.array_equal(again.products(x), inverse.products(x))
 
 
+def test_a_matrix_that_would_take_much_of_the_memory_is_refused() -> None:
+    device: Any = SimpleNamespace(name="GPU 8", memory=lambda: MemoryInfo(free=8 << 30, total=8 << 30))
+    told = r"memory of GPU 8: 2\.3 GB for 12,000 rows; expected at most 2\.1 GB, a quarter of it"
+    with pytest.raises(MachineError, match=told):
+        DeviceInverse(device, iter(()), np.ones(12_000))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("row", [0, 100, 129])
 def test_a_matrix_that_is_not_positive_definite_is_refused(row: int) -> None:
@@ -82,21 +95,11 @@ def test_members_are_those_that_the_host_fits(target: str) -> None:
     np.testing.assert_allclose(device.predict(of)["kernel"], host.predict(of)["kernel"], atol=1e-4)
 
 
-def test_the_whole_matrix_is_never_on_the_host_where_a_backend_inverts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_matrix_is_never_on_the_host_where_a_backend_inverts_it() -> None:
     calls: list[int] = []
 
-    class HostInverse:
-        def __init__(self, matrix: np.ndarray) -> None:
-            self._inverse = np.linalg.inv(matrix)
-            calls.append(len(matrix))
-
-        def products(self, x: np.ndarray) -> np.ndarray:
-            return self._inverse @ x
-
-        def block(self, rows: np.ndarray) -> np.ndarray:
-            return self._inverse[np.ix_(rows, rows)]
-
     def invert(own, weight: float, added: np.ndarray) -> HostInverse:
+        calls.append(len(own))
         return HostInverse(Similarity(own, 1, weight).square() + np.diag(added))
 
     of = molecules(90)
