@@ -7,7 +7,8 @@ RDKit's functions take one molecule and one descriptor a call, and many compute 
 - all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search
   (`gcnbatch.data.substructures`);
 - densities of Morgan's fragments (`gcnbatch.data.fragments`), and partial charges (`gcnbatch.data.charges`);
-- Ipc and AvgIpc from the eigenvalues of the adjacency matrix, BCUT2D from those of Burden's matrices;
+- what takes a matrix of each molecule (`gcnbatch.data.matrix_descriptors`): Ipc and AvgIpc from the eigenvalues of
+  the adjacency matrix, BCUT2D from those of Burden's matrices;
 - Chi and Kappa from one list of paths, the EState and surface descriptors from one vector of atoms each.
 
 Values agree with RDKit's to a relative 1e-6, but for Ipc of large molecules. RDKit computes the characteristic
@@ -28,12 +29,12 @@ from numpy.typing import NDArray
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.atom_properties import atomic_weights
 from gcnbatch.data.charges import charges, polynomials
-from gcnbatch.data.chunk_molecules import FAR, ORDERS, ChunkMolecules, is_usual
+from gcnbatch.data.chunk_molecules import ChunkMolecules, is_usual
 from gcnbatch.data.fragments import circular, feature_patterns, features
+from gcnbatch.data.matrix_descriptors import of_matrices
 from gcnbatch.data.normal_form import NormalForm, read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
-from gcnbatch.data.sparse import row_pointer
 from gcnbatch.data.substructures import Patterns, Plan
 
 Floats = NDArray[np.float64]
@@ -42,16 +43,11 @@ Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
 _RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without partial charges
 _LONE = re.compile(r"(?<![^.])\[[A-Z][a-z]?[-+]?\d*\](?![^.])")  # an atom alone, which keeps its formal charge
-_NO_PATH = 1e8  # RDKit's distance of atoms that are not connected
-_MOST_BONDS = 127  # of a shortest path in a usual molecule
-_LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
-_CLOSENESS = np.append(1 / np.arange(1, _MOST_BONDS + 2) ** 2, 0)  # of two atoms, by the bonds between; 0 without path
 _DECIMALS = (
     11  # of polar surfaces and Hall's and Kier's alpha, whose terms have few digits: their order then does not matter
 )
 _UNSIGNED = 1 << 32  # RDKit's valence electrons of an atom are unsigned: those of [BH4-] are 2^32 - 1
 _ELECTRON = 0.00054857990907  # its mass
-_APART = 0.001  # in Burden's matrix, of atoms without a bond
 _SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
 # SMARTS in RDKit's C++ code
 _COUNTED = {
@@ -66,8 +62,6 @@ _COUNTED = {
 }
 _OXYGENS = ("[$(O[CX4,c,!#6!#7!#8!#16])]", "[$(O[#7])]", "[$(OC=[#6,#7,O,S]),$(O[O,S])]")  # types H1, H2, H3
 _BESIDE_RING = "[$([A;R][!a])]"
-_BCUT = ("BCUT2D_MW{}", "BCUT2D_CHG{}", "BCUT2D_LOGP{}", "BCUT2D_MR{}")
-_BCUT_ENDS = (("HI", "LOW"), ("HI", "LO"), ("HI", "LOW"), ("HI", "LOW"))
 
 
 class RdkitValues(NamedTuple):
@@ -299,7 +293,7 @@ class _Chunk:
         counted = self.tools.counted
         found: dict[str, NDArray[Any]] = dict.fromkeys(counted, np.zeros(self.molecules.size, np.int64))
         found |= {name: self.search.count(counted[name]) for name in self.search.possible(counted)}
-        for part in (self._counts, self._ring_counts, self._crippen, self._matrices, self._paths, self._surfaces):
+        for part in (self._counts, self._ring_counts, self._crippen, self._of_matrices, self._paths, self._surfaces):
             found |= part()
         found["qed"] = self._qed(found)
         return found
@@ -458,7 +452,14 @@ class _Chunk:
     def _sum_of(self, atoms: Ints) -> Ints:
         return np.bincount(self.molecules.molecule[atoms], minlength=self.molecules.size)
 
-    # ---------------------------------------------------------------------------------- paths
+    # ---------------------------------------------------------------------------------- matrices and paths
+
+    def _of_matrices(self) -> dict[str, NDArray[Any]]:
+        of_atoms = np.stack([self.tools.mass[self.molecules.number], self.charges, self.logp, self.mr])
+        shells = self.tools.outer[self.molecules.number], self.tools.shell[self.molecules.number]
+        # RDKit computes none of Burden's matrices without coefficients, also for salts whose charges it knows
+        found, self.estate = of_matrices(self.molecules, of_atoms, *shells, self.lacks_coefficients)
+        return found
 
     def _paths(self) -> dict[str, NDArray[Any]]:
         """Compute Chi and Kappa from all paths of at most 4 bonds, each found in both directions."""
@@ -518,142 +519,6 @@ class _Chunk:
         found = {f"Kappa{order}": values for order, values in enumerate(kappa, 1)}
         return found | {"Phi": kappa[0] * kappa[1] / self.molecules.n_atoms, "HallKierAlpha": alpha}
 
-    # ---------------------------------------------------------------------------------- matrices
-
-    def _matrices(self) -> dict[str, NDArray[Any]]:
-        """Compute what takes a matrix of each molecule; molecules of one size are stacked."""
-        count = len(self.molecules.number)
-        self.estate, self.likeness = np.zeros(count), np.zeros(count, np.uint64)
-        to_all = np.zeros(count)  # Balaban's sums of distances, in which a bond has the reciprocal of its order
-        bonds, by_order = self.molecules.distances
-        closeness = _CLOSENESS[np.minimum(bonds, len(_CLOSENESS) - 1)]
-        half = -(-int(self.molecules.n_atoms.max()) // 2)
-        sums, products = np.zeros((2, self.molecules.size, half))
-        bcut = np.zeros((self.molecules.size, 4, 2))
-        of_atoms = np.stack([self.tools.mass[self.molecules.number], self.charges, self.logp, self.mr])
-        bonds_before = row_pointer(self.molecules.n_bonds)
-        for size, own in self.molecules.groups:
-            shape = (own.stop - own.start, size, size)
-            pairs = slice(self.molecules.squares[own.start], self.molecules.squares[own.stop])
-            atoms = slice(self.molecules.starts[own.start], self.molecules.starts[own.start] + shape[0] * size)
-            bonds = slice(bonds_before[own.start], bonds_before[own.stop])
-            first, place = self.molecules.starts[own], self.molecules.of_bond[bonds] - own.start
-            i, j = (self.molecules.ends[bonds] - first[place][:, None]).T
-            matrices = np.zeros((shape[0], 5, size, size))
-            matrices[place, 0, i, j] = matrices[place, 0, j, i] = 1
-            matrices[:, 1:] = _APART
-            weights = (1 / np.sqrt(ORDERS[self.molecules.kind[bonds]]))[:, None]
-            matrices[place, 1:, i, j] = matrices[place, 1:, j, i] = weights
-            diagonal = np.arange(size)
-            matrices[:, 1:, diagonal, diagonal] = of_atoms[:, atoms].reshape(4, -1, size).transpose(1, 0, 2)
-            values = np.linalg.eigvalsh(matrices)
-            low, high = values[:, 0, : size // 2], values[:, 0, ::-1][:, : size // 2]
-            sums[own, : size // 2], products[own, : size // 2] = low + high, low * high
-            if size % 2:
-                sums[own, size // 2] = values[:, 0, size // 2]
-            bcut[own] = values[:, 1:, [-1, 0]]
-            self.estate[atoms] = self._estate_of(closeness[pairs].reshape(shape), atoms).ravel()
-            of_pairs = by_order[pairs].reshape(shape)
-            no_path = (of_pairs == FAR).sum(axis=1)
-            to_all[atoms] = ((of_pairs.sum(axis=1) - FAR * no_path) / 6 + _NO_PATH * no_path).ravel()
-            self.likeness[atoms] = _hashed(of_pairs).ravel()
-        bcut[self.lacks_coefficients] = np.nan  # RDKit computes none of them, also for salts whose charges it knows
-        found = {
-            name.format(end): bcut[:, row, column]
-            for row, (name, ends) in enumerate(zip(_BCUT, _BCUT_ENDS, strict=True))
-            for column, end in enumerate(ends)
-        }
-        found |= self._ipc(sums, products)
-        cycles = self.molecules.n_bonds - self.molecules.n_atoms + 1
-        links = np.bincount(
-            self.molecules.of_bond, 1 / np.sqrt(to_all[self.molecules.ends].prod(axis=1)), self.molecules.size
-        )
-        found["BalabanJ"] = np.where(cycles != -1, self.molecules.n_bonds / (cycles + 1) * links, 0)
-        found["BertzCT"] = self._bertz()
-        return found
-
-    @staticmethod
-    def _ipc(sums: Floats, products: Floats) -> dict[str, NDArray[Any]]:
-        """Compute the information content of the coefficients of characteristic polynomials.
-
-        The lowest and the highest eigenvalue make a quadratic factor, then the next ones. In a graph without odd rings
-        they are opposite, so no factor has a linear term and nothing cancels: the error stays near rounding.
-
-        Parameters
-        ----------
-        sums, products : float64, (G, n / 2)
-            Of the two eigenvalues of each pair; 0 for pairs beyond the size of a molecule.
-        """
-        polynomial = np.zeros((len(sums), 2 * sums.shape[1] + 3))
-        polynomial[:, 2] = 1  # after two zeros, which stand for what precedes the first coefficient
-        for place in range(sums.shape[1]):
-            end = 5 + 2 * place
-            change = products[:, place, None] * polynomial[:, : end - 2]
-            change -= sums[:, place, None] * polynomial[:, 1 : end - 1]
-            polynomial[:, 2:end] += change
-        sizes = abs(polynomial)
-        total = sizes.sum(axis=1)
-        share = sizes / total[:, None]
-        average = -(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1)
-        return {"Ipc": total * average, "AvgIpc": average}
-
-    def _estate_of(self, closeness: Floats, atoms: slice) -> Floats:
-        """Return the EState indices (k, n) of k molecules of n atoms; `closeness` (k, n, n) weighs each pair."""
-        number, degree = self.molecules.number[atoms], self.molecules.degree[atoms]
-        valence = self.tools.outer[number] - self.molecules.hydrogens[atoms]
-        own = np.where(degree > 0, (4 / self.tools.shell[number] ** 2 * valence + 1) / np.maximum(degree, 1), 0)
-        own = own.reshape(closeness.shape[:2])
-        return own + ((own[:, :, None] - own[:, None, :]) * closeness).sum(axis=2)
-
-    def _bertz(self) -> Floats:
-        """Compute Bertz' complexity: the entropies of elements, and of pairs of bonds that meet, by alike atoms."""
-        order = ORDERS[self.molecules.kind]
-        multiple = order > 1
-        # An odd factor of 64 bits keeps the molecules apart.
-        own = self.likeness + self.molecules.molecule.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        _, alike = np.unique(own, return_inverse=True)
-        last = np.searchsorted(self.molecules.src, self.molecules.src, "right")
-        counts = last - np.arange(len(self.molecules.src)) - 1
-        one = np.repeat(np.arange(len(self.molecules.src)), counts)  # each pair of bonds of an atom once
-        other = one + 1 + np.arange(len(one)) - np.repeat(np.cumsum(counts) - counts, counts)
-        orders = order[self.molecules.of_edge]
-        base = len(alike) + 1
-        pairs = (
-            self._unordered(alike[self.molecules.dst[one]], alike[self.molecules.dst[other]], base) * base
-            + alike[self.molecules.src[one]]
-            + 1
-        )
-        first, second = alike[self.molecules.ends[multiple]].T
-        doubles = self._unordered(first, second, base) * base
-        connections = self._information(
-            np.concatenate([self.molecules.of_bond[multiple], self.molecules.molecule[self.molecules.src[one]]]),
-            np.concatenate([doubles, pairs]),
-            np.concatenate([order[multiple] * (order[multiple] - 1) / 2, orders[one] * orders[other]]),
-            times=2,
-        )
-        elements = self._information(
-            self.molecules.molecule,
-            self.molecules.molecule * len(self.tools.mass) + self.molecules.number,
-            np.ones(len(self.molecules.number)),
-            times=1,
-        )
-        return np.where(self.molecules.n_atoms > 1, connections + elements, 0)
-
-    @staticmethod
-    def _unordered(one: Ints, other: Ints, base: int) -> Ints:
-        return np.minimum(one, other) * base + np.maximum(one, other)
-
-    def _information(self, molecule: Ints, keys: Ints, weights: Floats, times: int) -> NDArray[Any]:
-        """Return T (`times` log2 T) - sum w log2 w of each molecule: w the weights of equal keys, T of all.
-
-        Different molecules have different keys.
-        """
-        _, place, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        sizes = np.bincount(inverse, weights, len(place))
-        total = np.bincount(molecule[place], sizes, self.molecules.size)
-        inner = np.bincount(molecule[place], sizes * np.log2(np.where(sizes > 0, sizes, 1)), self.molecules.size)
-        return times * total * np.log2(np.where(total > 0, total, 1)) - inner
-
     # ---------------------------------------------------------------------------------- surfaces
 
     def _surfaces(self) -> dict[str, NDArray[Any]]:
@@ -689,14 +554,3 @@ class _Chunk:
             self.molecules.molecule * width + np.searchsorted(bins, by, "right"), values, self.molecules.size * width
         )
         return {f"{name}{number}": column for number, column in enumerate(flat.reshape(-1, width).T, 1)}
-
-
-def _hashed(distances: NDArray[np.uint16]) -> NDArray[np.uint64]:
-    """Return a number (k, n) for each atom of k molecules: equal if their sorted distances (k, n, n) are."""
-    rows = np.sort(distances, axis=2)[:, :, :_LONGEST_ROW].astype(np.uint64)
-    return (rows * _weights()[: rows.shape[2]]).sum(axis=2)
-
-
-@cache
-def _weights() -> NDArray[np.uint64]:
-    return np.random.default_rng(0).integers(1 << 63, size=_LONGEST_ROW, dtype=np.uint64)
