@@ -106,6 +106,9 @@ class ComparingBackend(NamedBackend):
     def forest(self, nodes: Nodes) -> Any:
         return HostForest(nodes)
 
+    def release(self) -> None:
+        self.rows.append(0)
+
     def inverse(self, molecules: Compared, weight: float, diagonal: NDArray[np.float64]) -> Any:
         self.rows.append(len(diagonal))
         return HostInverse(HostSimilarity([], molecules, weight).matrix(molecules) + np.diag(diagonal))
@@ -139,6 +142,9 @@ class HostInverse:
 
     def __init__(self, matrix: NDArray[np.float64]) -> None:
         self._inverse = np.linalg.inv(matrix)
+
+    def sums(self) -> NDArray[np.float64]:
+        return self._inverse.sum(axis=1)
 
     def products(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         return self._inverse @ x

@@ -2,14 +2,14 @@
 //
 //   y[n, k] = sum over trees t of  values[leaf of row n in tree t, k] / T         in float64
 //
-// gcnbatch/mixture/forest.py says what nodes are. Rows are integers in the order of their numbers.
+// gcnbatch/mixture/forest.py says what nodes are. A row holds its float16 values as int16 that sort alike.
 // Determinism: each row's sum has a fixed order, so results repeat to the bit and do not depend on the number of rows.
 
 #include "common/common.cuh"
 
 constexpr int COLUMN_BITS = 16, THRESHOLD_BITS = 16;  // of a node, from the lowest; above them its first child
-constexpr int TREE_THREADS = 128;                      // of a block
-constexpr int VALUES = 8;                              // columns of y that a block sums at once
+constexpr int TREE_THREADS = 128;                     // of a block
+constexpr int VALUES = 8;                             // columns of y that a block sums at once
 
 struct ForestParams {
   double* y;       // (n, K)
@@ -49,5 +49,5 @@ __device__ __forceinline__ void forest_row(const ForestParams& params) {
   }
 }
 
-// Source: own. Launch: a block a row. Traffic: nodes and values in L2, some 20 of each tree; a row in L1.
+// Source: own. Launch: a block a row. Traffic: a row visits some 20 nodes of each tree, which lie in L2; it lies in L1.
 KERNEL(forest_mean, ForestParams, (TREE_THREADS), forest_row);

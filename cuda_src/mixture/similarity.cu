@@ -25,7 +25,7 @@ constexpr int ROW_THREADS = 256;     // of a block that sums them
 // ----------------------------------------------------------------------------------------------- bits of fingerprints
 
 struct SimilarityBitsParams {
-  unsigned* words;     // (n, fingerprints, words): 0 before the launch
+  unsigned* words;     // (n, fingerprints, words_each): 0 before the launch
   float* sizes;        // (n, fingerprints): the number of bits
   const int* indptr;   // (n + 1,) of this fingerprint's entries
   const int* columns;  // of each entry
@@ -54,7 +54,7 @@ __device__ __forceinline__ void similarity_set_bits(const SimilarityBitsParams& 
 
 // Molecules in the device's memory.
 struct SimilarityMolecules {
-  const unsigned* words;  // (n, fingerprints, 4 vectors)
+  const unsigned* words;  // (n, fingerprints, words_each), words_each = 4 vectors
   const float* sizes;     // (n, fingerprints)
   const float* scores;    // (n, D)
   const float* norms;     // (n,) |s|^2

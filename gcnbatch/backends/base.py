@@ -186,11 +186,14 @@ class Similarity(Protocol):
     Those of a molecule do not depend on the others.
     """
 
-    def matrix(self, molecules: Compared) -> NDArray[np.float32]:
-        """Return them, (n, M)."""
-
     def products(self, molecules: Compared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return their products (n, K) with weights (M, K), summed in float64."""
+        """Return their products (n, K) with weights (M, K), summed in float64.
+
+        Raises
+        ------
+        InputError
+            When fingerprints or scores have other columns than those of the landmarks.
+        """
 
 
 class Nodes(NamedTuple):
@@ -223,6 +226,9 @@ class Forest(Protocol):
 class Inverse(Protocol):
     """The inverse G (n, n) of a positive definite matrix in the backend's memory."""
 
+    def sums(self) -> NDArray[np.float64]:
+        """Return the sum of each row of G, (n,)."""
+
     def products(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return G x, (n, C)."""
 
@@ -249,6 +255,9 @@ class MixtureOps(Protocol):
 
     def forest(self, nodes: Nodes) -> Forest:
         """Return a forest."""
+
+    def release(self) -> None:
+        """Give memory that nothing uses back to the device."""
 
 
 class Backend(Protocol):
@@ -288,7 +297,7 @@ class Backend(Protocol):
         """
 
     def mixture_ops(self) -> MixtureOps | None:
-        """Return what predicts with members of mixtures; None where they do so themselves, in the host's memory."""
+        """Return the operations of mixtures on this backend; None: the host computes them."""
 
 
 class Clock(NamedTuple):

@@ -127,6 +127,7 @@ def embed(
         raise InputError(str(runs[0]), "predicts nodes of a graph", "a model of graphs")
     features = _features(header, fingerprint, descriptors)
     networks, choice, options = [*map(embedder, members)], BackendChoice(backend, device, cuda), csv or CsvOptions()
+    wholes = [one.on(choice.fastest) for one in wholes]
     blocks, smiles, each, predicted = list[RowBlock](), list[str](), list[Float32](), list[NDArray[np.floating]]()
     with open_input(data, members, options, say) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
         for part in source.parts:

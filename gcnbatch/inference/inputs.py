@@ -39,9 +39,9 @@ from gcnbatch.inference import molecules
 from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
 from gcnbatch.inference.models import Model, input_header
 from gcnbatch.inference.molecules import SMILES, CsvOptions
-from gcnbatch.inference.of_members import Reading
 from gcnbatch.inference.parts import ALL, Input, InputForm, Part, RowBlock, Share
 from gcnbatch.machine import cores
+from gcnbatch.mixture import Members, Preparation
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
 from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
@@ -67,7 +67,7 @@ def open_input(
     share: Share = ALL,
     batches: bool = False,
     workers: Workers | None = None,
-    mixtures: tuple[Reading | None, ...] = (),
+    mixtures: tuple[Members | Preparation | None, ...] = (),
 ) -> Iterator[Input]:
     """Open a file by its ending, or data in memory, and check that they fit every member; say what was detected.
 

@@ -23,10 +23,10 @@ from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.inference.of_members import OfMembers, OnBackend, Reading
-from gcnbatch.inference.parts import InputForm
+from gcnbatch.inference.on_backend import OnBackend
+from gcnbatch.inference.parts import InputForm, OfMembers
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Molecules
+from gcnbatch.mixture import Members, Molecules, Preparation, Prepared
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
@@ -232,7 +232,7 @@ class Whole:
     on_backend: OnBackend | None = None
 
     def on(self, backend: Backend) -> Whole:
-        """Return it with the other members of its mixture on a backend, unless that leaves them to the host."""
+        """Return it with the other members of its mixture on a backend, unless the backend leaves them to the host."""
         members = None if self.mixed is None else self.mixed.mixture.members
         return self if members is None else replace(self, on_backend=OnBackend.of(members, backend))
 
@@ -253,9 +253,15 @@ class Whole:
         return self.models if self.mixed is None or self.mixed.needs_network else []
 
     @property
-    def reading(self) -> Reading | None:
-        """What processes that read molecules do for the other members of its mixture; None without a mixture."""
-        return None if self.mixed is None else Reading(self.mixed.mixture.members, self.on_backend is not None)
+    def for_readers(self) -> Members | Preparation | None:
+        """What processes that read molecules apply: the other members of its mixture, or the maps to what these read.
+
+        None without a mixture.
+        """
+        if self.mixed is None:
+            return None
+        members = self.mixed.mixture.members
+        return members if self.on_backend is None else members.preparation
 
     def features(self, sources: Sources) -> Molecules | None:
         """Return what the other members of its mixture read; None without a mixture."""
@@ -265,12 +271,13 @@ class Whole:
         return mixed.molecules(model.header, sources(*model.input_form).feature_tables())
 
     def predicted(self, others: Molecules | OfMembers | None, choice: BackendChoice) -> Molecules | OfMembers | None:
-        """Return `others` of `outputs`; with what they give, if a backend computes it."""
-        if self.on_backend is None or others is None:
+        """Return what the other members give, or what they read if `outputs` computes it on the host."""
+        if self.on_backend is None or not isinstance(others, Molecules | Prepared):
             return others
-        if isinstance(others, Molecules):
-            return others if choice.takes_on_host(len(others)) else self.on_backend.predict(others)
-        return others if others.prepared is None else self.on_backend.predict(others.prepared)
+        if isinstance(others, Molecules) and choice.takes_on_host(len(others)):
+            return others
+        with span("predict with kernels and trees"):
+            return self.on_backend.predict(others)
 
     def outputs(self, of_models: Sequence[NDArray[np.floating]], others: Molecules | OfMembers | None) -> Found:
         """Return what it gives, from the outputs of the models that it needs, and `others`.
@@ -279,15 +286,16 @@ class Whole:
 
         Parameters
         ----------
-        others : Molecules or OfMembers, or None
+        others : Molecules or mapping, or None
             What the other members of its mixture read, or what they give; None without a mixture.
         """
         found = self._networks(of_models)
         if self.mixed is None or others is None:
             return found
         if isinstance(others, Molecules):
-            others = OfMembers(self.mixed.mixture.members.predict(others, cores()))
-        of_members: dict[str, NDArray[Any]] = dict(others.outputs)
+            others = self.mixed.mixture.members.predict(others, cores())
+        assert not isinstance(others, Prepared), "`predicted` has computed what they give"
+        of_members: dict[str, NDArray[Any]] = dict(others)
         if self.mixed.needs_network:
             of_members[NETWORK] = found.outputs
         outputs = self.mixed.outputs(of_members)
@@ -321,8 +329,7 @@ def begin(
         if not one.needed:
             progress(len(one.models) * sources(*one.models[0].input_form).n_graphs)
     others: Sequence[Molecules | OfMembers | None] = of_members or [one.features(sources) for one in wholes]
-    with span("predict with kernels and trees"):
-        others = [one.predicted(of, choice) for one, of in zip(wholes, others, strict=True)]
+    others = [one.predicted(of, choice) for one, of in zip(wholes, others, strict=True)]
     parts = [(one, list(islice(of_models, len(one.needed))), of) for one, of in zip(wholes, others, strict=True)]
 
     def combine() -> list[Found]:

@@ -32,9 +32,9 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
-from gcnbatch.inference.of_members import OfMembers, Reading
-from gcnbatch.inference.parts import Input, InputForm, Part, RowBlock, Share
+from gcnbatch.inference.parts import Input, InputForm, OfMembers, Part, RowBlock, Share
 from gcnbatch.machine import cores
+from gcnbatch.mixture import Members, Preparation
 from gcnbatch.text import quoted
 from gcnbatch.timeline import span
 from gcnbatch.training import mixed
@@ -139,15 +139,15 @@ class Converter:
     columns : Columns
     forms : tuple of InputForm
         The parts have batches for these forms, or graphs if there is none.
-    mixtures : tuple of Reading or None
-        For each run, members of its mixture beside the networks: the parts have what they give, and what networks
-        read alone. Empty: the parts have all features.
+    mixtures : tuple of Members, Preparation or None
+        For each run, the members of its mixture beside the networks, or the maps to what they read: the parts have what
+        they give or read, and what networks read alone. Empty: the parts have all features.
     """
 
     header: Header
     columns: Columns
     forms: tuple[InputForm, ...]
-    mixtures: tuple[Reading | None, ...] = ()
+    mixtures: tuple[Members | Preparation | None, ...] = ()
 
     def smiles(self, rows: Block) -> list[str]:
         """Return the SMILES without blanks around them and extensions of CXSMILES."""
@@ -190,12 +190,13 @@ class Converter:
         of_members = tuple(map(partial(self._of_members, data), self.mixtures))
         return Part((block,), None if sources else data, sources, of_members=of_members)
 
-    def _of_members(self, data: GraphSet, reading: Reading | None) -> OfMembers | None:
-        """Return what the members of a mixture beside the networks give for these molecules."""
-        if reading is None:
+    def _of_members(self, data: GraphSet, of: Members | Preparation | None) -> OfMembers | None:
+        """Return what the members of a mixture beside the networks give for these molecules, or what they read."""
+        if of is None:
             return None
         assert data.graph_features is not None
-        return reading.of(mixed.molecules(self.header, [data.graph_features]))
+        molecules = mixed.molecules(self.header, [data.graph_features])
+        return of.predict(molecules) if isinstance(of, Members) else of.apply(molecules)
 
 
 def convert_timed(seconds: float, rows: Block, converter: Shared) -> Part:
@@ -262,7 +263,7 @@ def open_molecules(
     skip: int,
     share: Share,
     workers: Workers | None = None,
-    mixtures: tuple[Reading | None, ...] = (),
+    mixtures: tuple[Members | Preparation | None, ...] = (),
 ) -> Iterator[Input]:
     """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks.
 
@@ -280,11 +281,12 @@ def open_molecules(
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
         shared = own_workers if rows.total - skip > size else None
-        if not (shared and shared.shares_memory):  # a copy of the mixtures in each process may take gigabytes
-            mixtures = ()
+        members = [of for of in mixtures if isinstance(of, Members)]
+        if not shared or (members and not shared.shares_memory):  # a copy of them in each process may take gigabytes
+            mixtures, members = (), []
         with span("prepare the mixtures"):
-            for reading in filter(None, mixtures):
-                reading.members.get_ready()
+            for of in members:
+                of.get_ready()
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
         parts = _parts(own, Converter(header, rows.columns, forms, mixtures), own_workers, size)
         yield Input(rows.total, parts, trained_on, rows.notes, True, shared)

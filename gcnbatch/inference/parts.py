@@ -15,9 +15,13 @@ from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.inference.columns import Remarks, joined_remarks
-from gcnbatch.inference.of_members import OfMembers
+from gcnbatch.mixture import Prepared
 from gcnbatch.text import QUOTED, printable
 from gcnbatch.workers.pool import Workers
+
+# What the members of a mixture beside the networks give for M molecules, (M, K) by the name of the member, or what they
+# read, where the backend computes that.
+OfMembers = Mapping[str, NDArray[np.float64]] | Prepared
 
 
 class InputForm(NamedTuple):
@@ -160,8 +164,8 @@ class Part:
     smiles : callable or None
         Returns their SMILES, or None if the input has none; None: the texts have them.
     of_members : tuple
-        For each run, what the members of its mixture beside the networks give for them, or None without a mixture;
-        empty: the runs compute it.
+        For each run, what the members of its mixture beside the networks give for them or read, or None without a
+        mixture; empty: the runs compute it.
     """
 
     blocks: tuple[RowBlock, ...]
@@ -179,7 +183,7 @@ class Part:
             (RowBlock.joined([block for part in parts for block in part.blocks]),),
             concatenate(graphs) if graphs else None,
             {form: BatchSource.joined([part.sources[form] for part in known]) for form in parts[0].sources},
-            of_members=tuple(map(OfMembers.joined, zip(*(part.of_members for part in parts), strict=True))),
+            of_members=tuple(map(_joined, zip(*(part.of_members for part in parts), strict=True))),
         )
 
     @property
@@ -207,6 +211,15 @@ class Part:
             assert self.data is not None
             self.sources[form] = BatchSource(self.data, *form)
         return self.sources[form]
+
+
+def _joined(of_parts: Sequence[OfMembers | None]) -> OfMembers | None:
+    """Return what there is of all parts, one after the other."""
+    prepared = [of for of in of_parts if isinstance(of, Prepared)]
+    if prepared:
+        return Prepared.joined(prepared)
+    known = [of for of in of_parts if of is not None and not isinstance(of, Prepared)]
+    return {name: np.concatenate([of[name] for of in known]) for name in known[0]} if known else None
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Predictor:
         ranks = world.current()
         share = ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
         about: dict[str, Any] = {"batch_size": request.batch_size, "skip": skip, "share": share, "batches": True}
-        about |= {"workers": workers, "mixtures": tuple(one.reading for one in self.wholes)}
+        about |= {"workers": workers, "mixtures": tuple(one.for_readers for one in self.wholes)}
         return open_input(request.data, self.members, request.csv, say, **about)
 
     def begin(self, part: Part, progress: Callable[[int], object]) -> Callable[[], Predicted]:

@@ -7,7 +7,7 @@ run folders, metrics or devices.
 
 from gcnbatch.mixture.members import Members, choose_kinds, fit_members
 from gcnbatch.mixture.mixture import Mixed, Mixture, Share, mix
-from gcnbatch.mixture.molecules import Molecules, Prepared
+from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
 from gcnbatch.mixture.problem import Bounds, Problem
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Mixed",
     "Mixture",
     "Molecules",
+    "Preparation",
     "Prepared",
     "Problem",
     "Share",

@@ -22,7 +22,7 @@ from gcnbatch.machine import cores
 from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
-from gcnbatch.mixture.ridge import Inverse, Targets, solve, solve_by_landmarks
+from gcnbatch.mixture.ridge import Inverse, Targets, added, solve, solve_by_landmarks, solve_with
 from gcnbatch.mixture.similarity import Similarity, blas_threads, reweigh
 from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind, Transform
@@ -79,10 +79,13 @@ class KernelRidge:
         prefix = "landmarks."
         own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         weight = float(arrays["weight"][0]) if "weight" in arrays else 1.0  # older files lack it
+        if (shape := arrays["weights"].shape) != (expected := (len(own["scores"]), len(arrays["intercept"]))):
+            raise ValueError(f"weights of the kernel {shape}, not {expected}")
         return cls(Prepared.from_arrays(own), arrays["weights"], arrays["intercept"], weight)
 
 
-Invert = Callable[[Prepared, float, Float64], Inverse]  # of molecules' kernel with a weight, and an added diagonal
+# Returns the inverse of molecules' kernel with a weight of the descriptors, and a diagonal (n,) added; None: it cannot.
+Invert = Callable[[Prepared, float, Float64], Inverse | None]
 
 
 class Choice(NamedTuple):
@@ -104,7 +107,7 @@ def threads_of(problem: Problem) -> int:
 
 
 def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
-    """Return the kernel (n, n) that `fit` solves exactly, also for `choose`; None where it takes landmarks.
+    """Return the kernel (n, n) that `fit` can solve exactly, also for `choose`; None where it takes landmarks.
 
     All fingerprints and the descriptors have equal weights in it.
     """
@@ -113,10 +116,19 @@ def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
     return Similarity(molecules, problem.jobs).square()
 
 
-def is_one_system(problem: Problem, molecules: Prepared) -> bool:
+def _is_one_system(problem: Problem, molecules: Prepared) -> bool:
     """Whether `fit` solves one exact system of all rows: no cell lacks a target."""
     sizes = [len(rows) for rows, _ in problem.sharing()]
     return sizes == [len(molecules)] and _is_exact(sizes, len(molecules)) and not np.isnan(problem.values).any()
+
+
+def invert_or_whole(
+    problem: Problem, molecules: Prepared, invert: Invert | None
+) -> tuple[Invert | None, Float64 | None]:
+    """Return `invert` where `fit` can take it, else `whole_matrix`."""
+    if invert is not None and _is_one_system(problem, molecules):
+        return invert, None
+    return None, whole_matrix(problem, molecules)
 
 
 def choose_kinds(
@@ -201,7 +213,7 @@ def known_kinds(problem: Problem) -> tuple[Kind, ...] | None:
     return _kinds(problem, {task: of[0] for task, of in tried.items()})
 
 
-def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
+def with_violated_bounds(problem: Problem, molecules: Prepared, invert: Invert | None = None) -> Problem:
     """Return the problem with the bounds that predictions violate as targets; the others stay missing.
 
     The predictions are those of a kernel fitted to the measured values alone.
@@ -209,10 +221,11 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
     bounds = problem.bounds
     if bounds is None:
         return problem
-    whole = whole_matrix(problem, molecules)
+    invert, whole = invert_or_whole(problem, molecules, invert)
     kinds = known_kinds(problem) or choose_kinds(problem, molecules, whole=whole)
     choices, scales = choose(problem, molecules, kinds, whole=whole), Scales.fit(problem, kinds)
-    predicted = scales.whole.invert(fit(problem, molecules, choices, scales, whole)[0].predict(molecules))
+    fitted, _ = fit(problem, molecules, choices, scales, whole, invert=invert)
+    predicted = scales.whole.invert(fitted.predict(molecules))
     is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
     return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
 
@@ -228,15 +241,21 @@ def fit(
 ) -> tuple[KernelRidge, Float64]:
     """Return the regression, and out-of-fold predictions (n, K) like those of `predict`.
 
-    `whole` is `whole_matrix` of the same problem; it may be overwritten. `invert` computes in its place where the
-    problem `is_one_system`.
+    `whole` is `whole_matrix` of the same problem; it may be overwritten. `invert` may take its place where
+    `invert_or_whole` says so; it returns None if it cannot.
     """
     values = problem.values
     left_out = np.full_like(values, np.nan)
     systems, landmarks = problem.sharing(), molecules
     weight = next(iter(choices.values())).weight
     to_landmarks: tuple[Similarity, Float64] | None = None
-    if whole is None and invert is None:
+    inverse: Inverse | None = None
+    if whole is None and invert is not None:
+        ((rows, tasks),) = systems
+        targets = _targets(problem, [scales], rows, [problem.tasks[task] for task in tasks])
+        inverse = invert(molecules, weight, added(choices[tasks[0]].ridge, targets))
+        whole = whole_matrix(problem, molecules) if inverse is None else None
+    if whole is None and inverse is None:
         order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
         systems = problem.sharing(1.0)  # without missing cells
@@ -257,14 +276,13 @@ def fit(
             weights[:, places] = found.weights
             step(len(places))
         else:
-            own: Float64 | Callable[[Float64], Inverse]
-            if whole is None:
-                assert invert is not None
-                own = partial(invert, molecules, weight)
+            if inverse is not None:
+                found = solve_with(inverse, targets, step, problem.jobs)
             else:
+                assert whole is not None
                 is_whole = len(systems) == 1 and len(rows) == len(whole)  # no copy, which may take gigabytes
                 own = whole if is_whole else whole[np.ix_(rows, rows)]
-            found = solve(own, ridge, targets, step, problem.jobs)
+                found = solve(own, ridge, targets, step, problem.jobs)
             weights[np.ix_(rows, places)] = found.weights
         left_out[np.ix_(rows, places)] = found.left_out
         intercept[places] = found.intercept

@@ -100,12 +100,16 @@ class Members:
     def from_arrays(cls, arrays: Mapping[str, Any], target: Target) -> Members:
         """Return the object that `arrays` was called on."""
         parts = split(arrays)
+        preparation = Preparation.from_arrays(parts["preparation"])
+        trees = Trees.from_arrays(parts[TREES]) if TREES in parts else None
+        for _, forest in trees.forests if trees else ():
+            forest.check(len(preparation.fragments) + len(preparation.scores.varied))
         return cls(
             target,
-            Preparation.from_arrays(parts["preparation"]),
+            preparation,
             Transforms.from_arrays(parts["transforms"]),
             KernelRidge.from_arrays(parts[KERNEL]) if KERNEL in parts else None,
-            Trees.from_arrays(parts[TREES]) if TREES in parts else None,
+            trees,
         )
 
 
@@ -115,8 +119,8 @@ def fit_members(
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
 
     `advance` is called with a member's name, and its steps that are done and all of them. The trees grow beside the
-    choice of the ridge and the fit of the kernel, but not while its matrix is computed, which takes all cores. With
-    `invert`, a backend computes the matrix and inverts it, where no cell lacks a target.
+    choice of the ridge and the fit of the kernel, but not while its matrix is computed, which takes all cores. Where
+    no cell lacks a target, `invert` may compute and invert it.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, of one weight of descriptors, and of the bounds that are learnt.
@@ -125,7 +129,7 @@ def fit_members(
         preparation = Preparation.fit(molecules)
         prepared = preparation.apply(molecules)
         with blas_threads(kernels.threads_of(problem)):
-            problem = kernels.with_violated_bounds(problem, prepared)
+            problem = kernels.with_violated_bounds(problem, prepared, invert)
     failed = Event()
 
     def advance_trees(member: str, done: int, count: int) -> None:
@@ -141,10 +145,8 @@ def fit_members(
         kinds = kernels.known_kinds(problem)
         with blas_threads(kernels.threads_of(problem)):
             steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
-            if not kernels.is_one_system(problem, prepared):
-                invert = None
             with span("compute the kernel"):
-                whole = None if invert else kernels.whole_matrix(problem, prepared)
+                invert, whole = kernels.invert_or_whole(problem, prepared, invert)
             if kinds is None:
                 with span("choose transforms"):
                     kinds = kernels.choose_kinds(problem, prepared, steps.take, whole)

@@ -84,10 +84,10 @@ class Prepared:
         return self if _is_all(rows, len(self)) else Prepared(tuple(of[rows] for of in self.counts), self.scores[rows])
 
     @classmethod
-    def joined(cls, parts: Sequence[Prepared]) -> Prepared | None:
-        """Return the molecules of all parts, one after the other; None of no part."""
-        if len(parts) < 2:
-            return parts[0] if parts else None
+    def joined(cls, parts: Sequence[Prepared]) -> Prepared:
+        """Return the molecules of all parts, at least one, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
         counts = zip(*(part.counts for part in parts), strict=True)
         scores = np.concatenate([part.scores for part in parts])
         return cls(tuple(sparse.vstack(of, format="csr") for of in counts), scores)

@@ -69,7 +69,10 @@ class Solution(NamedTuple):
 
 
 class Inverse(Protocol):
-    """G, the inverse of a positive definite matrix."""
+    """G, the inverse of a positive definite matrix (n, n)."""
+
+    def sums(self) -> Float64:
+        """Return the sum of each row, (n,)."""
 
     def products(self, x: Float64) -> Float64:
         """Return G x, (n, C)."""
@@ -78,67 +81,91 @@ class Inverse(Protocol):
         """Return the rows and columns of G with these numbers, which ascend."""
 
 
-def solve(
-    kernel: Float64 | Callable[[Float64], Inverse],
-    ridge: float,
-    targets: Targets,
-    step: Step = no_step,
-    jobs: int = 1,
-) -> Solution:
+def added(ridge: float, targets: Targets) -> Float64:
+    """Return what a ridge adds to the kernel's diagonal, (n,)."""
+    return ridge / (np.ones(len(targets.folds)) if targets.weights is None else targets.weights)
+
+
+def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step, jobs: int = 1) -> Solution:
     """Solve with the whole kernel (n, n), which is overwritten; each column has a target.
 
-    `kernel` may be what returns the inverse of the kernel with a diagonal (n,) added, if no cell lacks a target.
     `step` is called with the number of columns that are solved, often with some of them. `jobs`: threads that solve for
     the parts; several BLAS threads for one part wait for each other, for seconds on a busy host.
     """
-    diagonal = ridge / (np.ones(len(targets.folds)) if targets.weights is None else targets.weights)
-    whole = np.nan_to_num(targets.whole)
-    found = Solution(np.full_like(whole, np.nan), np.zeros_like(whole), np.empty(whole.shape[1]))
-    for is_missing, columns, fit in _fits(kernel, diagonal, np.isnan(targets.whole)):
-        found.weights[:, columns] = np.where(is_missing[:, None], 0, fit.project(whole[:, columns]))
-        found.intercept[columns] = fit.means @ fit.fill(whole[:, columns])
-        parts = [(part, in_part[~is_missing[in_part]]) for part, in_part in targets.parts()]
-        z = [np.nan_to_num(targets.without[part][:, columns]) for part, _ in parts]
-        for of_part, (_, rows) in zip(z, parts, strict=True):
-            of_part[rows] = 0
-        projected = np.split(fit.project(np.concatenate(z, axis=1)), len(parts), axis=1)
-        of_rows = [rows for _, rows in parts]
-        blocks = [partial(fit.block, rows) for rows in of_rows]
-        if callable(kernel):  # no other thread may use a backend
-            blocks = [partial(np.asarray, block()) for block in blocks]
-        with ExitStack() as stack:
-            if jobs > 1:
-                stack.enter_context(blas_threads(1))
-            threads = stack.enter_context(ThreadPoolExecutor(min(jobs, len(parts))))
-            right = [own[rows] for own, rows in zip(projected, of_rows, strict=True)]
-            for rows, left_out in zip(of_rows, threads.map(_left_out, blocks, right), strict=True):
-                found.left_out[np.ix_(rows, columns)] = left_out
-        step(len(columns))
-    return found
-
-
-def _fits(
-    kernel: Float64 | Callable[[Float64], Inverse], diagonal: Float64, missing: NDArray[np.bool_]
-) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64], _Complete | _Without]]:
-    """Yield rows without a target (n,), the columns that lack these, and their fit, of a kernel and its ridge."""
-    if callable(kernel):
-        assert not missing.any()
-        yield missing[:, 0], np.arange(missing.shape[1]), _Complete(kernel(diagonal), len(missing))
-        return
-    kernel[np.diag_indices_from(kernel)] += diagonal
+    kernel[np.diag_indices_from(kernel)] += added(ridge, targets)
+    found, missing = _empty(targets), np.isnan(targets.whole)
     if not missing.any():
-        yield missing[:, 0], np.arange(missing.shape[1]), _Complete(_Triangle(kernel), len(missing))
-        return
-    inverse = _Inverse(kernel)
+        fit = _Complete(_Triangle(kernel))
+        _solve(found, targets, missing[:, 0], np.arange(missing.shape[1]), fit, jobs, step)
+        return found
+    projection = _Projection(kernel)
     patterns, pattern_of = np.unique(missing, axis=1, return_inverse=True)
     for number, is_missing in enumerate(patterns.T):
         columns = np.flatnonzero(pattern_of.ravel() == number)
-        yield is_missing, columns, _Without(inverse, np.flatnonzero(is_missing))
+        _solve(found, targets, is_missing, columns, _Without(projection, np.flatnonzero(is_missing)), jobs, step)
+    return found
 
 
-def _left_out(block: Callable[[], Float64], projected: Float64) -> Float64:
-    """Return what a fit without some rows, too, predicts for them: of P of them, and P z, where their z is 0."""
-    return -_solve_positive(block(), projected)
+def solve_with(inverse: Inverse, targets: Targets, step: Step = no_step, jobs: int = 1) -> Solution:
+    """Solve with the inverse of the kernel and its ridge, as `solve` does; no cell lacks a target.
+
+    Only the caller's thread uses the inverse.
+    """
+    found, columns = _empty(targets), np.arange(targets.whole.shape[1])
+    _solve(found, targets, np.zeros(len(targets.folds), bool), columns, _Complete(inverse), jobs, step, here=True)
+    return found
+
+
+def _empty(targets: Targets) -> Solution:
+    shape = targets.whole.shape
+    return Solution(np.full(shape, np.nan), np.zeros(shape), np.empty(shape[1]))
+
+
+def _solve(
+    found: Solution,
+    targets: Targets,
+    is_missing: NDArray[np.bool_],
+    columns: NDArray[np.int64],
+    fit: _Complete | _Without,
+    jobs: int,
+    step: Step,
+    here: bool = False,
+) -> None:
+    """Fill in the columns that lack the same rows; `here`: no other thread uses the fit."""
+    whole = np.nan_to_num(targets.whole[:, columns])
+    found.weights[:, columns] = np.where(is_missing[:, None], 0, fit.project(whole))
+    found.intercept[columns] = fit.means @ fit.fill(whole)
+    parts = [(part, in_part[~is_missing[in_part]]) for part, in_part in targets.parts()]
+    z = [np.nan_to_num(targets.without[part][:, columns]) for part, _ in parts]
+    for of_part, (_, rows) in zip(z, parts, strict=True):
+        of_part[rows] = 0
+    projected = np.split(fit.project(np.concatenate(z, axis=1)), len(parts), axis=1)
+    of_rows = [rows for _, rows in parts]
+    right = [own[rows] for own, rows in zip(projected, of_rows, strict=True)]
+    known = [fit.block(rows) for rows in of_rows] if here else [None] * len(parts)
+    with ExitStack() as stack:
+        if jobs > 1:
+            stack.enter_context(blas_threads(1))
+        threads = stack.enter_context(ThreadPoolExecutor(min(jobs, len(parts))))
+        of_parts = threads.map(partial(_left_out, fit), of_rows, right, known)
+        for rows, left_out in zip(of_rows, of_parts, strict=True):
+            found.left_out[np.ix_(rows, columns)] = left_out
+    step(len(columns))
+
+
+def _left_out(fit: _Complete | _Without, rows: NDArray[np.int64], projected: Float64, known: Float64 | None) -> Float64:
+    """Return what a fit that also lacks R rows predicts for them, (R, C).
+
+    Parameters
+    ----------
+    fit : _Complete or _Without
+    rows : int64, (R,)
+    projected : float64, (R, C)
+        P z of these rows, where z is 0 in them.
+    known : float64, (R, R), or None
+        P of these rows; None: the fit gives it.
+    """
+    return -_solve_positive(fit.block(rows) if known is None else known, projected)
 
 
 class _Triangle:
@@ -151,10 +178,16 @@ class _Triangle:
             self._z[own, own] = np.tril(self._z[own, own])
             self._z[own, first + _BLOCK :] = 0
 
+    def sums(self) -> Float64:
+        """Return the sum of each row of G, (n,)."""
+        return np.asarray(self._z.T @ self._z.sum(axis=1))
+
     def products(self, x: Float64) -> Float64:
+        """Return G x, (n, C)."""
         return np.asarray(self._z.T @ (self._z @ x))
 
     def block(self, rows: NDArray[np.int64]) -> Float64:
+        """Return the rows and columns of G with these numbers."""
         own = self._z[:, rows]
         return np.asarray(own.T @ own)
 
@@ -162,9 +195,8 @@ class _Triangle:
 class _Complete:
     """P of all rows."""
 
-    def __init__(self, inverse: Inverse, size: int) -> None:
-        self._inverse = inverse
-        self._sums = inverse.products(np.ones((size, 1)))[:, 0]
+    def __init__(self, inverse: Inverse) -> None:
+        self._inverse, self._sums = inverse, inverse.sums()
         self.means = self._sums / self._sums.sum()
 
     def project(self, z: Float64) -> Float64:
@@ -182,25 +214,25 @@ class _Complete:
         return z
 
 
-class _Inverse:
+class _Projection:
     """P of all rows, multiplied out: columns with missing cells read most of it."""
 
     def __init__(self, kernel: Float64) -> None:
-        self.projection = mirrored(lapack.invert_factored(lapack.factor(kernel.T)))
-        sums = self.projection.sum(axis=1)
+        self.all = mirrored(lapack.invert_factored(lapack.factor(kernel.T)))
+        sums = self.all.sum(axis=1)
         self.means = sums / sums.sum()
         for first in range(0, len(sums), _BLOCK):
             rows = slice(first, first + _BLOCK)
-            self.projection[rows] -= np.outer(sums[rows], self.means)
+            self.all[rows] -= np.outer(sums[rows], self.means)
 
 
 class _Without:
     """Fits without the rows `missing`: their P is  P_ll - P_lm (P_mm)^-1 P_ml  for the other rows l."""
 
-    def __init__(self, inverse: _Inverse, missing: NDArray[np.int64]) -> None:
+    def __init__(self, projection: _Projection, missing: NDArray[np.int64]) -> None:
         from scipy.linalg import cholesky, solve_triangular
 
-        self._projection, self._missing, self.means = inverse.projection, missing, inverse.means
+        self._projection, self._missing, self.means = projection.all, missing, projection.means
         rows = self._projection[missing]
         self._factor = cholesky(rows[:, missing], lower=True) if len(missing) else rows[:, missing]
         self._scaled = solve_triangular(self._factor, rows, lower=True) if len(missing) else rows

@@ -6,7 +6,7 @@ most rows share one forest: a missing label is taken as the mean of its task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,9 +44,13 @@ class Trees:
 
     def predict(self, x: NDArray[np.float16]) -> Float64:
         """Return transformed values, or probabilities, (n, K) for rows `x (n, P)`."""
-        found = np.full((len(x), self.outputs), np.nan)
-        for columns, forest in self.forests:
-            found[:, columns] = forest.predict(x)
+        return self.of_forests((forest.predict(x) for _, forest in self.forests), len(x))
+
+    def of_forests(self, means: Iterable[Float64], rows: int) -> Float64:
+        """Return what `predict` does, (rows, K), from the mean of the values of each forest."""
+        found = np.full((rows, self.outputs), np.nan)
+        for (columns, _), mean in zip(self.forests, means, strict=True):
+            found[:, columns] = mean
         return found
 
     def get_ready(self) -> None:

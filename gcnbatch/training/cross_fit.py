@@ -10,7 +10,6 @@ and has such a folder, called a block; the run's own files summarise them.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,17 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, metrics, tables
-from gcnbatch.backends import registry
-from gcnbatch.backends.base import Inverse, MixtureOps
-from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Bounds, Molecules, Prepared, Problem, fit_members, mix
-from gcnbatch.mixture.steps import Advance
+from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.mixture.transforms import Kind
 from gcnbatch.predictions import output_names, read_numbers
 from gcnbatch.progress import counter
@@ -45,6 +40,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.finished import DIGEST, RunData, read_split
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import SPLITS, FitResult, Say, report_of, text_of
+from gcnbatch.training.inverter import Gpu, Inverter
 from gcnbatch.training.mixed import FITTED, NETWORK, Fitted, Mixed
 from gcnbatch.training.plan import Planned, blocks, different_splits
 from gcnbatch.training.reports import METRICS, ReportWriter
@@ -55,15 +51,6 @@ from gcnbatch.workers.pool import WorkerDied, Workers
 OUT_OF_FOLD = "out_of_fold.csv"
 Others = Callable[[], Fitted]  # fits the members beside the networks
 FEW, FEW_TESTED = 50, 10  # training and test rows, below which scores say little
-_ON_GPU = 4096  # training rows from which a GPU fits the kernel: for fewer, to open it takes longer than the host
-
-
-class Gpu(NamedTuple):
-    """How another process opens the backend that trains the networks."""
-
-    backend: str
-    device: int
-    options: CudaConfig
 
 
 class _Outputs(NamedTuple):
@@ -156,12 +143,19 @@ def summarise_blocks(
 
 @contextmanager
 def beside_networks(
-    folder: Path, of_blocks: Mapping[str, Sequence[Planned]], gpu: Gpu | None, quiet: bool, workers: Workers | None
+    folder: Path,
+    of_blocks: Mapping[str, Sequence[Planned]],
+    gpu: Gpu | None,
+    early: bool,
+    quiet: bool,
+    say: Say,
+    workers: Workers | None,
 ) -> Iterator[dict[str, Others | None]]:
     """Yield, for each block, what returns the fitted kernel and trees, and their out-of-fold outputs.
 
-    None without a mixture. They are kept in the run's folder until the block is finished. `gpu`: another process fits
-    them while this one trains the networks, that of `workers` if it has been started. `quiet`: show no progress.
+    None without a mixture. They are kept in the run's folder until the block is finished. `gpu` may
+    invert the kernel. `early`: another process fits them while this one trains
+    the networks, that of `workers` if it has been started. `quiet`: show no progress. `say` is called with notes.
     """
     found: dict[str, Others | None] = dict.fromkeys(of_blocks)
     with ExitStack() as stack:
@@ -174,21 +168,27 @@ def beside_networks(
             kinds = experiment.kinds(planned[0].split) if "auto" in config.train.transform else None
             own = experiment.metric, config.seed, config.train.bounds == "one_sided", kinds
             about = folder / place, *data, *own
-            call: Future[Fitted] | None = None
+            call: Future[tuple[Fitted, str]] | None = None
             with suppress(OSError, RuntimeError):
-                if gpu is not None:
+                if early:
                     workers = workers or stack.enter_context(Workers(1, one_blas_thread=False))
                     call = workers.submit(_fit_others, *about, gpu, True)
-            found[place] = partial(_result, call, partial(_fit_others, *about, None, quiet))
+            found[place] = partial(_result, call, partial(_fit_others, *about, gpu, quiet), say)
         yield found
 
 
-def _result(call: Future[Fitted] | None, otherwise: Others) -> Fitted:
-    """Return the result of a call in another process; of `otherwise`, if there is none or the process died."""
+def _result(call: Future[tuple[Fitted, str]] | None, otherwise: Callable[[], tuple[Fitted, str]], say: Say) -> Fitted:
+    """Return the result of a call in another process; of `otherwise`, if there is none or the process died.
+
+    Its note is said.
+    """
+    found = None
     with suppress(WorkerDied):
-        if call is not None:
-            return call.result()
-    return otherwise()
+        found = None if call is None else call.result()
+    fitted, note = otherwise() if found is None else found
+    if note:
+        say(note)
+    return fitted
 
 
 def _fit_others(
@@ -203,13 +203,13 @@ def _fit_others(
     kinds: tuple[Kind, ...] | None,
     gpu: Gpu | None,
     quiet: bool,
-) -> Fitted:
-    """Fit the kernel and the trees to these rows of a data set, unless the run's folder has them.
+) -> tuple[Fitted, str]:
+    """Fit the kernel and the trees to these rows of a data set, unless the run's folder has them; return a note, too.
 
-    `kinds`: transforms of targets; None: the kernel chooses them. `gpu`: may invert the kernel.
+    `kinds`: transforms of targets; None: the kernel chooses them. `gpu`: may invert the kernel; the note says why not.
     """
     if (found := mixed.kept(folder)) is not None:
-        return found
+        return found, ""
     with Dataset(data, memory_mb, check=False) as dataset, ExitStack() as stack:
         bars: dict[str, Any] = {}
 
@@ -226,26 +226,12 @@ def _fit_others(
         if one_sided and dataset.censored is not None:
             problem = replace(problem, bounds=Bounds(dataset.y[rows], dataset.censored[rows]))
         molecules = mixed.molecules(dataset.header, dataset.feature_tables(rows))
-        found = _fit_with(gpu if len(rows) >= _ON_GPU else None, problem, molecules, advance)
+        invert = None if gpu is None else Inverter(gpu)
+        found = fit_members(problem, molecules, advance, invert)
     mixed.keep(folder, found)
-    return found
-
-
-def _invert(ops: MixtureOps, molecules: Prepared, weight: float, diagonal: NDArray[np.float64]) -> Inverse:
-    return ops.inverse(mixed.compared(molecules), weight, diagonal)
-
-
-def _fit_with(gpu: Gpu | None, problem: Problem, molecules: Molecules, advance: Advance) -> Fitted:
-    """Fit the members; a GPU inverts the kernel, unless it takes no second process or lacks memory: that is said."""
-    if gpu is not None:
-        try:
-            with span("open the backend"):
-                ops = registry.open_backend(*gpu).mixture_ops()
-            assert ops is not None, "all backends on a GPU have them"
-            return fit_members(problem, molecules, advance, partial(_invert, ops))
-        except MachineError as error:
-            print(f"the host fits the kernel: {error}", file=sys.stderr, flush=True)
-    return fit_members(problem, molecules, advance)
+    if invert is not None:
+        invert.release()
+    return found, "" if invert is None else invert.note
 
 
 def check(planned: Sequence[Planned]) -> None:

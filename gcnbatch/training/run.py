@@ -31,7 +31,7 @@ from gcnbatch.folders import Held
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.timeline import span
-from gcnbatch.training import cross_fit, finished, fit_files, reports, run_files, targets, warm_start
+from gcnbatch.training import cross_fit, finished, fit_files, inverter, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
 from gcnbatch.training.fit_files import HISTORY, LAST
@@ -364,8 +364,10 @@ def _fit(
         for place, own in blocks(planned).items()
         if config.split.cross_fit and not (folder / place / reports.METRICS).exists()
     }
-    gpu = cross_fit.Gpu(backend.name, config.device, config.cuda) if on_gpu and missing else None
-    with cross_fit.beside_networks(folder, cross_fitted, gpu, quiet, of_mixture) as others:
+    # Also where a run goes on after its networks: it then ends in the same bits.
+    gpu = inverter.Gpu(backend.name, config.device, config.cuda, inverter.ON_GPU) if on_gpu else None
+    early = on_gpu and bool(missing)
+    with cross_fit.beside_networks(folder, cross_fitted, gpu, early, quiet, say, of_mixture) as others:
         if missing:
             with one_of(len(planned)):
                 known |= _fit_networks(held, config, missing, backend, quiet, say, writer, notes)

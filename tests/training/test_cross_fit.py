@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset, write_graphset
@@ -20,13 +19,12 @@ from gcnbatch.errors import InputError, MachineError
 from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer, predict
 from gcnbatch.inference.loaded import LoadedRun, Machine
-from gcnbatch.mixture import Mixture, fit_members
-from gcnbatch.mixture.steps import no_progress
+from gcnbatch.mixture import Mixture
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
 from gcnbatch.runners.choice import FEW
-from gcnbatch.training import cross_fit, mixed, reports, run
+from gcnbatch.training import cross_fit, inverter, mixed, reports, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
@@ -34,7 +32,6 @@ from gcnbatch.training.plan import member_folders
 from gcnbatch.workers.pool import Workers
 from tests.builders import small_molecules
 from tests.entries import CohortEntry, ComparingBackend, MadeEntry, register
-from tests.mixture import problems as small_problems
 from tests.training.kills import Killed, die_at
 from tests.training.runs import configure, fit, gcnbatch, write_set
 
@@ -247,24 +244,67 @@ class Full(ComparingBackend):
         raise MachineError("memory of the GPU", "too little")
 
 
-@pytest.mark.parametrize("backend", [ComparingBackend("other"), Full("other")], ids=["fits", "full"])
-def test_a_backend_fits_the_kernel_unless_it_lacks_memory(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backend: ComparingBackend
+@pytest.mark.numerical(bound="bits of equal calls")
+@pytest.mark.parametrize("kind", [ComparingBackend, Full])
+def test_a_gpu_inverts_the_kernel_unless_it_lacks_memory(
+    molecules, best: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[ComparingBackend]
 ) -> None:
-    """Similarities have float32's rounding, which a ridge of at least 0.01 makes some hundreds of."""
-    of = small_problems.molecules(90)
-    problem = small_problems.problem(of)
-    expected = fit_members(problem, of)[1]
-    register(monkeypatch, MadeEntry("other", made=backend, on_gpu=True))
-    found = cross_fit._fit_with(cross_fit.Gpu("other", 0, CudaConfig()), problem, of, no_progress)[1]
-    if isinstance(backend, Full):
-        assert capsys.readouterr().err == "the host fits the kernel: memory of the GPU: too little\n"
-        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    """Also where a run goes on after its networks: it ends in the same bits. This process fits, as no other starts."""
+    backend, said = kind("other"), list[str]()
+    monkeypatch.setattr(inverter, "ON_GPU", 40)
+    monkeypatch.setattr(cross_fit, "Workers", no_process)
+    register(monkeypatch, MadeEntry("other", made=backend, on_gpu=True), registry.entry("cpu"))
+    fit(molecules[1], tmp_path / "run", *MIXED, "backend=other", say=said.append)
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    for file in ("metrics.json", mixed.FILE):
+        (tmp_path / "again" / file).unlink()
+    run.resume(tmp_path / "again", quiet=True, say=said.append)
+    assert (tmp_path / "again" / mixed.FILE).read_bytes() == (tmp_path / "run" / mixed.FILE).read_bytes()
+    one, other = (load(folder / mixed.FILE, finite=False).arrays for folder in (tmp_path / "run", best))
+    told = said.count("the host fits the kernel: memory of the GPU: too little")
+    if kind is Full:
+        assert told == 2
+        assert np.array_equal(one["members.kernel.weights"], other["members.kernel.weights"])
     else:
-        assert capsys.readouterr().err == ""
-        assert backend.rows == [90]
-        for name in expected:
-            np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
+        assert told == 0
+        assert backend.rows == [52, 0, 52, 0]  # inverted, and given back
+        assert not np.array_equal(one["members.kernel.weights"], other["members.kernel.weights"])
+
+
+def no_process(*about: object, **more: object) -> None:
+    raise OSError
+
+
+@pytest.mark.gpu
+def test_predictions_on_a_gpu_are_those_of_the_host(
+    molecules, best: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks and similarities have float32's rounding; values are about 1, rounded to 7 places."""
+    monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 4)
+    monkeypatch.setattr("gcnbatch.inference.inputs.PART_ROWS", 16)
+    with Dataset(molecules[1]) as dataset:
+        for data, processes in ((molecules[0], 2), (dataset.load(), 0)):
+            host, gpu = (predict([best], data, processes, backend=name) for name in ("cpu", "batched"))
+            for name in ("outputs", "std"):
+                np.testing.assert_allclose(getattr(gpu, name), getattr(host, name), 1e-5, 1e-6, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_a_process_beside_a_gpu_inverts_the_kernel_there(
+    molecules, best: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends in the bits of a run that goes on after its networks, in this process."""
+    monkeypatch.setattr(inverter, "ON_GPU", 40)
+    said: list[str] = []
+    fit(molecules[1], tmp_path / "run", *MIXED, "backend=batched", say=said.append)
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    for file in ("metrics.json", mixed.FILE):
+        (tmp_path / "again" / file).unlink()
+    run.resume(tmp_path / "again", quiet=True)
+    assert not [line for line in said if "the host fits" in line]
+    assert (tmp_path / "again" / mixed.FILE).read_bytes() == (tmp_path / "run" / mixed.FILE).read_bytes()
+    one, other = (load(folder / mixed.FILE, finite=False).arrays for folder in (tmp_path / "run", best))
+    assert not np.array_equal(one["members.kernel.weights"], other["members.kernel.weights"])
 
 
 def test_molecules_that_cannot_be_read_keep_their_rows(best: Path) -> None:

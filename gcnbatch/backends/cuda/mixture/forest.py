@@ -12,7 +12,15 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 TREE_THREADS: int = declared("mixture/forest.cu").constant("TREE_THREADS")
-ROWS = 4096  # that descend at once
+
+
+def rows(count: int) -> Launch:
+    """Return the launch for so many rows: a block each.
+
+    >>> rows(2048).grid
+    (2048, 1, 1)
+    """
+    return Launch((count, 1, 1), (TREE_THREADS, 1, 1))
 
 
 class DeviceForest:
@@ -30,14 +38,9 @@ class DeviceForest:
         self._there: dict[str, DeviceArray] = {}
 
     def means(self, x: NDArray[np.int16]) -> NDArray[np.float64]:
+        """Return the mean of the trees' values, (n, K), for rows x (n, P)."""
         device, K = self._device, self._nodes.values.shape[1]
         self._there = self._there or {name: device.upload(array) for name, array in self._nodes._asdict().items()}
-        found = np.empty((len(x), K))
-        for first in range(0, len(x), ROWS):
-            rows = slice(first, min(first + ROWS, len(x)))
-            own, y = device.upload(x[rows]), device.empty((rows.stop - first, K), np.float64)
-            launch = Launch((len(own), 1, 1), (TREE_THREADS, 1, 1))
-            sizes = {"P": x.shape[1], "trees": len(self._nodes.roots), "K": K}
-            device.launch("forest_mean", launch, y=y, x=own, **self._there, **sizes)
-            found[rows] = device.download(y)
-        return found
+        y, sizes = device.empty((len(x), K), np.float64), {"P": x.shape[1], "trees": len(self._nodes.roots), "K": K}
+        device.launch("forest_mean", rows(len(x)), y=y, x=device.upload(x), **self._there, **sizes)
+        return device.download(y)

@@ -33,6 +33,24 @@ def steps(tiles: int) -> Iterator[tuple[str, int, Launch]]:
         yield "inverse_row", step, Launch((step, 1, 1), BLOCK)
 
 
+def products(tiles: int, columns: int) -> Launch:
+    """Return the launch of a product of Z with so many columns.
+
+    >>> products(185, 70).grid
+    (185, 2, 1)
+    """
+    return Launch((tiles, ceil_div(columns, TILE), 1), BLOCK)
+
+
+def block(rows: int) -> Launch:
+    """Return the launch for a block of so many rows; those above the diagonal end at once.
+
+    >>> block(1182).grid
+    (19, 19, 1)
+    """
+    return Launch((ceil_div(rows, TILE), ceil_div(rows, TILE), 1), BLOCK)
+
+
 class DeviceInverse:
     """`gcnbatch.backends.base.Inverse` on a device.
 
@@ -59,14 +77,15 @@ class DeviceInverse:
         needed, available = 2 * DOUBLE_BYTES * stride**2, int(device.memory().total * SHARE)
         if needed > available:
             got = f"{needed / 1e9:.1f} GB for {self._n:,} rows"
-            raise MachineError(f"memory of {device.name}", got, f"at most {available / 1e9:.1f} GB, a quarter of it")
+            expected = f"at most {available / 1e9:.1f} GB, {SHARE:.0%} of it"
+            raise MachineError(f"memory of {device.name}", got, expected, "Take a GPU with more memory, or fewer rows.")
         a = device.empty((stride, stride), np.float64)
         added = device.upload(diagonal)
-        for rows, block in blocks:
+        for rows, similar in blocks:
             last = rows.stop == self._n
             count = (stride if last else rows.stop) - rows.start
-            about = {"first": rows.start, "count": count, "n": self._n, "stride": stride}
-            device.launch("inverse_rows", Launch((count, 1, 1), BLOCK), a=a, rows=block, diagonal=added, **about)
+            about = {"first": rows.start, "n": self._n, "stride": stride}
+            device.launch("inverse_rows", Launch((count, 1, 1), BLOCK), a=a, rows=similar, diagonal=added, **about)
         self._z = device.zeros((stride, stride), np.float64)
         for kernel, step, launch in steps(tiles):
             device.launch(kernel, launch, a=a, z=self._z, step=step, stride=stride)
@@ -74,21 +93,27 @@ class DeviceInverse:
         if not np.isfinite(corner).all():
             raise np.linalg.LinAlgError("the matrix is not positive definite")
 
+    def sums(self) -> Float64:
+        """Return the sum of each row of G, (n,)."""
+        return self.products(np.ones((self._n, 1)))[:, 0]
+
     def products(self, x: Float64) -> Float64:
+        """Return G x, (n, C)."""
         device, C = self._device, x.shape[1]
         padded = np.zeros((self._stride, C))
         padded[: self._n] = x
-        grid = (self._stride // TILE, ceil_div(C, TILE), 1)
+        launch = products(self._stride // TILE, C)
         y = device.upload(padded)
         for kernel in ("inverse_multiply_lower", "inverse_multiply_upper"):
             found = device.empty((self._stride, C), np.float64)
-            device.launch(kernel, Launch(grid, BLOCK), y=found, z=self._z, x=y, C=C, stride=self._stride)
+            device.launch(kernel, launch, y=found, z=self._z, x=y, C=C, stride=self._stride)
             y = found
         return device.download(y)[: self._n]
 
     def block(self, rows: NDArray[np.int64]) -> Float64:
+        """Return the rows and columns of G with these numbers, which ascend."""
         device, count = self._device, len(rows)
-        y, tiles = device.empty((count, count), np.float64), ceil_div(count, TILE)
+        y = device.empty((count, count), np.float64)
         about = {"rows": device.upload(rows.astype(np.int32)), "count": count, "stride": self._stride}
-        device.launch("inverse_block", Launch((tiles, tiles, 1), BLOCK), y=y, z=self._z, **about)
+        device.launch("inverse_block", block(count), y=y, z=self._z, **about)
         return device.download(y)

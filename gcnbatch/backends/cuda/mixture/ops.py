@@ -27,3 +27,6 @@ class DeviceMixtureOps(NamedTuple):
 
     def forest(self, nodes: Nodes) -> DeviceForest:
         return DeviceForest(self.device, nodes)
+
+    def release(self) -> None:
+        self.device.release()

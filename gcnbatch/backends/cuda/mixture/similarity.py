@@ -13,6 +13,7 @@ from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.errors import InputError
 
 _SOURCE = declared("mixture/similarity.cu")
 TILE: int = _SOURCE.constant("TILE")
@@ -20,7 +21,7 @@ SIDE: int = _SOURCE.constant("SIDE")
 OUTPUTS: int = _SOURCE.constant("OUTPUTS")
 ROW_THREADS: int = _SOURCE.constant("ROW_THREADS")
 WORD_COLUMNS: int = _SOURCE.constant("WORD_COLUMNS")
-VECTOR_WORDS = 4
+VECTOR_WORDS, WARP = 4, 32
 ROWS = 2048  # compared at once: their similarities to 12,000 landmarks take 100 MB
 
 
@@ -32,6 +33,24 @@ class OnDevice(NamedTuple):
     scores: DeviceArray
     norms: DeviceArray
     n: int
+
+
+def bits(molecules: int) -> Launch:
+    """Return the launch that sets the bits of molecules: a warp each.
+
+    >>> bits(2048).grid
+    (256, 1, 1)
+    """
+    return Launch((ceil_div(molecules, BLOCK_THREADS // WARP), 1, 1), (BLOCK_THREADS, 1, 1))
+
+
+def sums(molecules: int, outputs: int) -> Launch:
+    """Return the launch that multiplies similarities by weights.
+
+    >>> sums(2048, 12).grid
+    (2048, 2, 1)
+    """
+    return Launch((molecules, ceil_div(outputs, OUTPUTS), 1), (ROW_THREADS, 1, 1))
 
 
 def pairs(molecules: int, landmarks: int) -> Launch:
@@ -59,26 +78,24 @@ class DeviceSimilarity:
         self._device, self._landmarks, self._weight = device, landmarks, weight
         self._there: OnDevice | None = None
 
-    def matrix(self, molecules: Compared) -> NDArray[np.float32]:
-        found = np.empty((len(molecules.scores), len(self._landmarks.scores)), np.float32)
-        for rows, similarity in self.blocks(molecules):
-            found[rows] = self._device.download(similarity)
-        return found
-
     def products(self, molecules: Compared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the products (n, K) of similarities with weights (M, K); see `gcnbatch.backends.base.Similarity`."""
         device, (M, K) = self._device, weights.shape
         found = np.empty((len(molecules.scores), K))
         of_landmarks = device.upload(weights)
-        for rows, similarity in self.blocks(molecules):
+        for own, similarity in self.blocks(molecules):
             count = similarity.shape[0]
             y = device.empty((count, K), np.float64)
-            launch = Launch((count, ceil_div(K, OUTPUTS), 1), (ROW_THREADS, 1, 1))
-            device.launch("similarity_products", launch, y=y, similarity=similarity, weights=of_landmarks, M=M, K=K)
-            found[rows] = device.download(y)
+            device.launch(
+                "similarity_products", sums(count, K), y=y, similarity=similarity, weights=of_landmarks, M=M, K=K
+            )
+            found[own] = device.download(y)
         return found
 
     def blocks(self, molecules: Compared) -> Iterator[tuple[slice, DeviceArray]]:
         """Yield slices of rows and their similarities (rows, M) in the device's memory."""
+        if (columns := _columns(molecules)) != (expected := _columns(self._landmarks)):
+            raise InputError("features of molecules", f"columns {columns}", f"{expected}, those of the landmarks")
         landmarks = self._there = self._there or self._upload(self._landmarks)
         fingerprints, vectors = len(self._landmarks.fingerprints), landmarks.words.shape[-1] // VECTOR_WORDS
         for first in range(0, len(molecules.scores), ROWS):
@@ -103,11 +120,10 @@ class DeviceSimilarity:
         words_each = ceil_div(max(own.columns for own in fingerprints), WORD_COLUMNS * VECTOR_WORDS) * VECTOR_WORDS
         words = device.zeros((len(scores), len(fingerprints), words_each), np.uint32)
         sizes = device.empty((len(scores), len(fingerprints)))
-        launch = Launch((ceil_div(len(scores), BLOCK_THREADS // 32), 1, 1), (BLOCK_THREADS, 1, 1))
         for number, own in enumerate(fingerprints):
             device.launch(
                 "similarity_bits",
-                launch,
+                bits(len(scores)),
                 words=words,
                 sizes=sizes,
                 indptr=device.upload(own.indptr.astype(np.int32)),
@@ -120,3 +136,8 @@ class DeviceSimilarity:
             )
         norms = device.upload((scores**2).sum(axis=1, dtype=np.float32))
         return OnDevice(words, sizes, device.upload(scores), norms, len(scores))
+
+
+def _columns(molecules: Compared) -> str:
+    """Return the numbers of columns of each fingerprint, then of the scores."""
+    return ", ".join(map(str, (*(own.columns for own in molecules.fingerprints), molecules.scores.shape[1])))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gcnbatch.backends.base import Compared
 from gcnbatch.backends.cuda.mixture import similarity as on_device
-from gcnbatch.backends.cuda.mixture.similarity import TILE, pairs
+from gcnbatch.backends.cuda.mixture.similarity import OUTPUTS, TILE, DeviceSimilarity, bits, pairs, sums
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.errors import InputError
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
 from gcnbatch.mixture.similarity import Similarity
 from gcnbatch.training.mixed import compared
@@ -23,6 +26,24 @@ def test_tiles_cover_all_pairs_and_none_is_idle(sizes: tuple[int, int]) -> None:
     launch = pairs(*sizes)
     for blocks, size in zip(launch.grid, sizes, strict=False):
         assert (blocks - 1) * TILE < size <= blocks * TILE
+
+
+@pytest.mark.parametrize("molecules", [1, 7, 8, 9, 2048])
+def test_warps_cover_all_molecules_and_blocks_all_outputs(molecules: int) -> None:
+    launch = bits(molecules)
+    assert (launch.blocks - 1) * launch.threads // 32 < molecules <= launch.blocks * launch.threads // 32
+    for outputs in (1, OUTPUTS, OUTPUTS + 1):
+        assert sums(molecules, outputs).grid == (molecules, -(-outputs // OUTPUTS), 1)
+
+
+@pytest.mark.parametrize("fragments", [39, 41])
+def test_molecules_with_other_columns_than_the_landmarks_are_refused(fragments: int) -> None:
+    """Before the device is used."""
+    device: Any = None
+    of, landmarks = compared(prepared(5, fragments)), compared(prepared(5))
+    told = f"features of molecules: columns {fragments}, {fragments}, 6; expected 40, 40, 6, those of the landmarks"
+    with pytest.raises(InputError, match=told):
+        next(DeviceSimilarity(device, landmarks, 1.0).blocks(of))
 
 
 def prepared(rows: int, fragments: int = 40, descriptors: int = 6) -> Prepared:
@@ -51,7 +72,8 @@ def test_similarities_on_a_device_are_those_of_plain_loops(
 ) -> None:
     every = prepared(max(rows, landmarks) + 3, fragments, descriptors)
     a, b = every[:rows], every[3 : 3 + landmarks]
-    found = open_backend("batched").mixture_ops().similarity(compared(b), weight).matrix(compared(a))
+    to_landmarks = open_backend("batched").mixture_ops().similarity(compared(b), weight)
+    found = to_landmarks.products(compared(a), np.eye(landmarks))
     assert np.all(np.abs(found - similarities(a, b, weight)) <= error_bound(a, b))
 
 
@@ -61,7 +83,7 @@ def test_the_device_counts_bits_as_the_host_does() -> None:
     counts = rng.integers(0, 300, (40, 100)) * (rng.random((40, 100)) < np.linspace(0, 1, 40)[:, None])
     of = Molecules.of([counts, counts[:, :3]], np.zeros((40, 1)))  # no descriptor varies
     own = Preparation.fit(of).apply(of)
-    found = open_backend("fused").mixture_ops().similarity(compared(own), 1.0).matrix(compared(own))
+    found = open_backend("fused").mixture_ops().similarity(compared(own), 1.0).products(compared(own), np.eye(40))
     assert np.array_equal(found, Similarity(own).matrix(own))
 
 
@@ -72,8 +94,8 @@ def test_products_do_not_depend_on_blocks_of_rows(monkeypatch: pytest.MonkeyPatc
     to_landmarks = open_backend("batched").mixture_ops().similarity(compared(own[:200]), 2.0)
     molecules = compared(own)
     whole = to_landmarks.products(molecules, weights)
-    exact = to_landmarks.matrix(molecules).astype(np.float64)
-    bound = 2.0**-53 * 200 * np.abs(exact) @ np.abs(weights)
+    exact = to_landmarks.products(molecules, np.eye(200))
+    bound = 2 * 2.0**-53 * 200 * np.abs(exact) @ np.abs(weights)
     assert np.all(np.abs(whole - exact @ weights) <= bound)
     monkeypatch.setattr(on_device, "ROWS", 17)
     assert np.array_equal(whole, to_landmarks.products(molecules, weights))
