@@ -263,7 +263,7 @@ KERNEL(inverse_rows, InverseRowsParams, (THREADS), inverse_fill_row);
 KERNEL(inverse_diagonal, InverseStepParams, (THREADS), inverse_factor_tile);
 // Traffic: reads and writes 8 TILE numbers of each row below.
 KERNEL(inverse_panel, InverseStepParams, (THREADS), inverse_solve_tile);
-// Traffic of all steps: n² / 6 numbers for each tile of n, read and written; n³ / 3 multiply-adds.
+// Traffic of all steps: n² / 6 numbers for each tile of n, read and written; n³ / 6 multiply-adds.
 KERNEL(inverse_trailing, InverseStepParams, (THREADS), inverse_subtract_tile);
 // Launch: `step` blocks, of which the first multiplies `step` tiles; n³ / 6 multiply-adds in all.
 KERNEL(inverse_row, InverseStepParams, (THREADS), inverse_row_tile);
