@@ -136,14 +136,14 @@ class Forest:
 
     def check(self, columns: int) -> None:
         """Raise ValueError unless every node has its children, and reads one of so many columns."""
-        inner = self.features != _LEAF
-        ends = np.cumsum(self.nodes, dtype=np.int64)
-        of_trees = np.add.reduceat(inner, ends - self.nodes) if len(ends) else np.zeros(0, np.int64)
+        inner, ends = self.features != _LEAF, np.cumsum(self.nodes, dtype=np.int64)
         sizes = len(self.features), int(inner.sum()), int((~inner).sum())
-        if sizes != (ends[-1] if len(ends) else 0, len(self.thresholds), len(self.values)) or not sizes[0]:
+        if sizes != (self.nodes.sum(), len(self.thresholds), len(self.values)) or np.any(self.nodes < 1):
             raise ValueError(f"a forest of {sizes[0]} nodes, of which {sizes[1]} have children")
-        if np.any(self.nodes != 2 * of_trees + 1) or self.features.min() < _LEAF or self.features.max() >= columns:
-            raise ValueError("a node of a forest without children, or a column that rows lack")
+        if np.any(self.nodes != 2 * np.add.reduceat(inner.astype(np.int64), ends - self.nodes) + 1):
+            raise ValueError("a tree whose nodes lack children")
+        if self.features.min() < _LEAF or self.features.max() >= columns:
+            raise ValueError("a node that reads a column that rows lack")
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:

@@ -24,7 +24,7 @@ from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
 from gcnbatch.runners.choice import FEW
-from gcnbatch.training import cross_fit, inverter, mixed, reports, run
+from gcnbatch.training import checkpoint, cross_fit, inverter, mixed, reports, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
@@ -521,6 +521,29 @@ def test_graphs_without_smiles_can_be_cross_fitted(tmp_path: Path) -> None:
     write_set(tmp_path / "graphs.h5", 40)
     found = fit(tmp_path / "graphs.h5", tmp_path / "run", "split.cross_fit=3")
     assert len(found["parts"]) == 3
+
+
+DAMAGES = {
+    "members.kernel.weights": (lambda of: of[1:], "weights of the kernel"),
+    "members.trees.0.features": (lambda of: np.where(of >= 0, of + 10_000, of), "a column that rows lack"),
+    "members.trees.0.nodes": (
+        lambda of: of + np.append([2, -2], np.zeros(len(of) - 2, of.dtype)).astype(of.dtype),
+        "lack children",
+    ),
+    "members.trees.0.values": (lambda of: of[1:], "a forest of"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_mixture_whose_arrays_do_not_fit_is_refused(molecules, best: Path, tmp_path: Path, name: str) -> None:
+    """A GPU would read beyond them."""
+    shutil.copytree(best, tmp_path / "run")
+    stored = load(tmp_path / "run" / mixed.FILE, finite=False)
+    damage, told = DAMAGES[name]
+    arrays = stored.arrays | {name: damage(stored.arrays[name])}
+    checkpoint.save(tmp_path / "run" / mixed.FILE, replace(stored, arrays=arrays))
+    with pytest.raises(InputError, match=rf"mixture\.safetensors: a damaged mixture \(.*({told})"):
+        predict([tmp_path / "run"], molecules[0], backend="cpu")
 
 
 def test_a_damaged_mixture_is_refused(molecules, best: Path, tmp_path: Path) -> None:
