@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import sys
 
@@ -164,7 +165,7 @@ def _rows_here(
     function: Callable[[Sequence[Any], int], Any], rows: Sequence[Any], library: str, first: int = 0
 ) -> Iterator[Any]:
     if rows:
-        yield function(rows, first)
+        yield pickle.loads(pickle.dumps(function(rows, first)))  # as through the pipe of a fork
 
 
 _rows_in_forks = guard.run

@@ -59,6 +59,7 @@ def features(graphs: GraphSet, node: int) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------ what is stored
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_atoms_bonds_targets_and_ids_of_two_molecules(tmp_path: Path) -> None:
     graphs = converted(tmp_path, ETHANOL_AND_BENZENE)
     assert graphs.ids.tolist() == ["A", "B"]
