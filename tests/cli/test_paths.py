@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch import figures
-from tests.cli.calls import CALLS, PLACES, READ, RESUMED, Place, refused, run, snapshot
+from tests.cli.calls import CALLS, PICTURE, PLACES, READ, RESUMED, Place, refused, run, snapshot
 from tests.fuzz import DRAWN
 from tests.training.runs import command, environment, lighten
 
 TAKING = [name for name, call in CALLS.items() if call.places]
-PICTURE = b"\x89PNG\r\n\x1a\n"
 BYTES = "\udcff"  # a byte that is not UTF-8, as Python has it in a path
 
 
