@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import sys
 
@@ -20,7 +21,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +34,7 @@ from hypothesis import settings
 from gcnbatch import confined
 from gcnbatch.backends import registry
 from gcnbatch.cli import app
-from gcnbatch.data import audit
+from gcnbatch.data import audit, guard
 from gcnbatch.data.importers import inert_pickle
 from tests import numerical
 from tests.training.runs import lighten
@@ -148,12 +149,32 @@ def _write_without_sync() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _open_data_sets_here(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Open data sets in this process, except in modules marked ``hostile``: the fork of a test process takes 20 ms."""
+    """Open data sets and convert rows in this process, except in modules marked ``hostile``.
+
+    The fork of a test process takes 20 ms.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if not request.node.get_closest_marker("hostile"):
             for reader in (audit, inert_pickle):
                 patch.setattr(reader, "confined", SimpleNamespace(call=_here, Failed=confined.Failed))
+            patch.setattr(guard, "run", _rows_here)
         yield
+
+
+def _rows_here(
+    function: Callable[[Sequence[Any], int], Any], rows: Sequence[Any], library: str, first: int = 0
+) -> Iterator[Any]:
+    if rows:
+        yield pickle.loads(pickle.dumps(function(rows, first)))  # as through the pipe of a fork
+
+
+_rows_in_forks = guard.run
+
+
+@pytest.fixture
+def rows_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convert rows in forks, as commands do: for tests of rows that crash a library or keep it busy."""
+    monkeypatch.setattr(guard, "run", _rows_in_forks)
 
 
 @pytest.fixture

@@ -122,9 +122,15 @@ def part_of(module: str) -> str:
     return module if module in FLOOR else module.partition(".")[0]
 
 
+@cache
+def imported_by(path: Path) -> tuple[str, ...]:
+    """Return what `imported` yields for the module in a file."""
+    return tuple(imported(tree_of(path)))
+
+
 def imports_of(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the parts that a module imports, except its own, with the module's name."""
-    for name in imported(tree_of(path)):
+    for name in imported_by(path):
         package, _, rest = name.partition(".")
         if package == "gcnbatch" and rest and part_of(rest) != part_of(module_of(path)):
             yield part_of(rest), name
@@ -219,7 +225,7 @@ def test_no_module_above_the_runners_names_a_backend() -> None:
 @pytest.mark.parametrize("library", ["pycuda", "cuda"])
 def test_only_the_cuda_backends_name_cuda(library: str) -> None:
     for path in MODULES:
-        names = set(imported(tree_of(path)))
+        names = imported_by(path)
         if any(name.partition(".")[0] == library for name in names):
             assert PACKAGE / "backends" / "cuda" in path.parents, path
 

@@ -13,6 +13,7 @@ import sys
 from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -67,14 +68,19 @@ class _OnDemand(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if self.data[name] is None:
-            module, alone = import_module(f"gcnbatch.cli.{_MODULES[name]}"), typer.Typer(rich_markup_mode=None)
-            found = getattr(module, name.replace("-", "_"))
-            if isinstance(found, typer.Typer):
-                alone.add_typer(found, name=name)
-            else:
-                alone.command(name, epilog=found.epilog)(found)
-            self.data[name] = typer.main.get_group(alone).commands[name]
+            self.data[name] = _built(name)
         return self.data[name]
+
+
+@cache
+def _built(name: str) -> Any:
+    module, alone = import_module(f"gcnbatch.cli.{_MODULES[name]}"), typer.Typer(rich_markup_mode=None)
+    found = getattr(module, name.replace("-", "_"))
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name, epilog=found.epilog)(found)
+    return typer.main.get_group(alone).commands[name]
 
 
 class _Commands(typer.core.TyperGroup):

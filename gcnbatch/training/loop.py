@@ -225,7 +225,8 @@ class CohortLoop:
     def _keep(self, running: dict[int, Fit]) -> None:
         """Write the checkpoints that are due, and all before an interrupt; begin those of members that have ended."""
         self._count_time(running)
-        everyone = self._stop.made or self._due()
+        stopping = self._stop.made  # a request that arrives later waits for the next checkpoint
+        everyone = stopping or self._due()
         for i, member in running.items():
             if member.files and (everyone or member.position.finished):
                 member.save(self.cohort.state(i), self._savers)
@@ -233,7 +234,7 @@ class CohortLoop:
             for member in self.members:
                 member.saved()
             self._saved_at = time.monotonic()
-        if self._stop.made:
+        if stopping:
             position = next(iter(running.values())).position
             raise Interrupted(
                 f"stopped after {counted(position.epoch, 'epoch')} and {counted(position.step, 'step')}", "all is saved"

@@ -106,7 +106,7 @@ def test_a_smiles_that_cannot_be_read_is_refused_with_its_row() -> None:
         molecule_features(["C", "C("], FeaturizerOptions())
 
 
-@pytest.mark.usefixtures("one_pool")
+@pytest.mark.usefixtures("one_pool", "rows_in_forks")
 @pytest.mark.parametrize("count", [1, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_molecule_that_takes_too_long_or_crashes_rdkit_costs_its_row(
     count: int, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ import scipy.sparse as sp
 import typer
 
 import gcnbatch
+from gcnbatch import figures
 from gcnbatch.api.results import CARD
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.cli import app
@@ -41,6 +42,7 @@ from gcnbatch.selection.output import SELECTION
 from tests.data.ogb_folders import write_folder
 from tests.training.runs import lighten
 
+PICTURE = b"\x89PNG\r\n\x1a\n"
 READ, MADE, RESUMED = "read", "made", "resumed"  # an input; a folder of results; the folder of earlier results
 TEXTS = {  # parameters that are texts, but no paths
     *("architectures", "backend", "backends", "bond_properties", "by", "classes", "columns", "decimal"),
@@ -302,6 +304,7 @@ def write_inputs(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         lighten(patch)
+        patch.setattr(figures, "png", lambda figure: PICTURE)
         _write_tables()
         _write_folders()
         _write_results()

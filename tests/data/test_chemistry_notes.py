@@ -37,6 +37,7 @@ def test_copies_are_counted_with_contradictions_and_parts(tmp_path: Path) -> Non
     assert notes(tmp_path, text)[0].endswith("a random split without cross-fitting may put copies into different parts")
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_processes_find_the_copies_that_a_fork_finds(tmp_path: Path) -> None:
     smiles = [
         f"{'C' * (1 + number % 40)}{tail}" for number in range(400) for tail in ("O", "[C@H](F)Cl", "[C@@H](F)Cl")

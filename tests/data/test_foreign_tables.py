@@ -199,6 +199,7 @@ def test_a_column_of_any_name_is_taken_where_its_values_are_structures(tmp_path:
             read(tmp_path, f"what,y\n{values},1.5\n")
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_a_value_that_crashes_rdkit_is_no_smiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gcnbatch.data.importers import molecule_tables
 

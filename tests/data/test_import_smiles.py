@@ -59,6 +59,7 @@ def features(graphs: GraphSet, node: int) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------ what is stored
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_atoms_bonds_targets_and_ids_of_two_molecules(tmp_path: Path) -> None:
     graphs = converted(tmp_path, ETHANOL_AND_BENZENE)
     assert graphs.ids.tolist() == ["A", "B"]
@@ -392,6 +393,7 @@ def test_without_rdkit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         load_rdkit()
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_rows_of_dead_workers_are_read_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "CHUNK", 2)
     monkeypatch.setattr(pool, "_START", "import sys; sys.exit(3)")
@@ -424,6 +426,7 @@ def test_explicit_hydrogens_do_not_count_and_a_larger_limit_is_kept() -> None:
     assert part.node_ptr.tolist() == [0, 2500]
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_row_that_crashes_rdkit_or_hangs_costs_itself(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "CHUNK", 4)

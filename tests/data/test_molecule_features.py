@@ -258,6 +258,7 @@ def test_own_columns_come_first_and_missing_values_are_told(tmp_path: Path, monk
     ]
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_a_molecule_whose_descriptors_crash_or_hang_costs_its_row(tmp_path: Path, monkeypatch) -> None:
     def fatal(molecule):
         import os

@@ -77,6 +77,7 @@ def test_an_empty_smi_file_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ libraries
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_sdf_titles_are_ids_and_properties_columns(tmp_path: Path) -> None:
     chem = load_rdkit()
     blocks = []

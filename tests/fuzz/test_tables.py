@@ -16,6 +16,8 @@ from tests.fuzz.tables import (
     read_table,
 )
 
+pytestmark = pytest.mark.usefixtures("rows_in_forks")
+
 
 @settings(DRAWN, max_examples=15)
 @given(hostile_tables())

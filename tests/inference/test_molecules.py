@@ -42,6 +42,7 @@ def test_molecules_from_csv_predict_like_their_data_set(tmp_path, chemistry) -> 
     np.testing.assert_allclose(numbers(rows), numbers(expected), **CLOSE)
 
 
+@pytest.mark.usefixtures("rows_in_forks")
 def test_bad_rows_keep_their_position_and_give_the_reason(tmp_path, chemistry) -> None:
     run = chemistry[0]
     table = tmp_path / "new.csv"

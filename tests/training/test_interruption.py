@@ -15,7 +15,7 @@ import pytest
 
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import loop, run
-from gcnbatch.training.stop import Interrupted
+from gcnbatch.training.stop import Interrupted, StopRequest
 from tests.conftest import answered_signals
 from tests.training.kills import THOROUGH
 from tests.training.runs import assert_same_run, environment, fit, gcnbatch, options, read_metrics, write_set
@@ -137,6 +137,25 @@ def test_ctrl_c_in_the_last_epoch_of_a_fold_does_not_begin_the_next(tmp_path: Pa
     assert not (folder / "fold2").exists()
     run.resume(folder, quiet=True)
     assert read_metrics(folder) == read_metrics(tmp_path / "whole")
+
+
+def test_ctrl_c_at_any_moment_of_an_epoch_saves(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(StopRequest):
+        """A request that arrives before the loop asks for the `count`-th time."""
+
+        count, asked = 0, 0
+
+        @property
+        def made(self) -> bool:
+            Late.asked += 1
+            return Late.asked > Late.count
+
+    monkeypatch.setattr(loop, "StopRequest", Late)
+    for count in range(7):  # an epoch has four steps
+        Late.count, Late.asked, folder = count, 0, tmp_path / f"{count}"
+        with pytest.raises(Interrupted, match="all is saved"):
+            fit(data, folder, "train.checkpoint_seconds=1000")
+        assert (folder / "last.safetensors").exists(), count
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, data: Path, whole: Path) -> None:
