@@ -272,4 +272,5 @@ def chunks(
         firsts = range(0, job["count"], UPDATE_THREADS // lanes * width * passes)
         chunk = {"job": number, "width": width, "lanes": lanes, "passes": passes}
         found += [chunk | {"first": first} for first in firsts]
+    found.sort(key=lambda chunk: chunk["lanes"] > 1 or jobs[chunk["job"]]["left"] is None)  # those that need not wait
     return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)
