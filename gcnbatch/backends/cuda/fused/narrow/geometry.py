@@ -145,13 +145,13 @@ def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -
 
 
 def channels_first(blocks: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_channels_first`."""
-    floats = k * CHANNEL_COLUMNS + TILE * (k + 4) + PARTIAL_FLOATS
+    """Return the launch of `fused_narrow_channels_first`; `blocks` are those with tiles, and those with features."""
+    floats = max(k * CHANNEL_COLUMNS + TILE * (k + 4) + PARTIAL_FLOATS, shared.JOIN_FLOATS)
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
 def channels_first_blocks(rows: int, members: int, multiprocessors: int) -> int:
-    """Return its blocks of a member.
+    """Return its blocks of a member that have tiles.
 
     >>> [channels_first_blocks(1133, members, 132) for members in (1, 16, 64)]
     [71, 15, 4]

@@ -206,7 +206,7 @@ class NarrowWorkspace(Workspace):
         calls = []
         for number, layer in enumerate(self._stack.nodes):
             calls += [self._forward_call(number), *([self._residual_forward_call(number)] if layer.residual else [])]
-            calls += self._join_calls() if number == 0 else []
+            calls += self._join_calls() if number == 0 and not self._has_channels else []
         return [*calls, self._readout_call()]
 
     def _forward_call(self, number: int) -> Call:
@@ -231,9 +231,12 @@ class NarrowWorkspace(Workspace):
             launch = geometry.channels_forward(self._channel_blocks, layer.channels, self._channel_splits)
             return self._call(self._channel_entry("forward"), launch, fields | self._shape(number))
         if self._has_channels:
-            blocks = geometry.channels_first_blocks(self.capacity.rows, members, self._device.multiprocessors)
-            launch = geometry.channels_first(blocks, k)
-            return self._call("fused_narrow_channels_first", launch, fields | self._shape(number))
+            tile_blocks = geometry.channels_first_blocks(self.capacity.rows, members, self._device.multiprocessors)
+            join, of_join = self._join()
+            launch = geometry.channels_first(tile_blocks + join.blocks, k)
+            call = self._call("fused_narrow_channels_first", launch, fields | self._shape(number))
+            splits = {"tile_blocks": tile_blocks, "join_splits": join.grid[0]}
+            return call._replace(arguments={"layer": call.arguments, "join": of_join, **splits})
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         warps = geometry.warps_of_tile(self._usual_tiles, blocks)
         launch = geometry.forward_of_warps(blocks, k, warps)

@@ -392,15 +392,21 @@ class Workspace(ABC):
 
         In training, the readout reads before its wait what this leaves, so another layer is between the two.
         """
-        joined = self._joined
+        launch, fields = self._join()
+        return [self._call("fused_join", launch, fields)] if launch.blocks else []
+
+    def _join(self) -> tuple[Launch, dict[str, Any]]:
+        """Return the geometry and the arguments (fused/shared/join.cuh) of these products; without many features, no blocks."""
+        joined, graphs = self._joined, self.capacity.graphs
         if joined is None:
-            return []
+            nothing = dict.fromkeys(("out", "size", "features", "weight"))
+            return geometry.join(graphs, 0), {**nothing, "members": self._members, "D": 0, "P": 0, "graphs": 0, "of_split": 0}
         splits, first, n_features = joined.shape[0], self._stack.graphs[0], self._n_features
         weight = self._model.parameter(first.weight + (first.n_in - n_features) * first.n_out, n_features * first.n_out)
         fields: dict[str, Any] = {"out": joined, "size": self._size, "features": self._graph_features, "weight": weight}
-        fields |= {"D": n_features, "P": first.n_out}
-        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
-        return [self._call("fused_join", geometry.join(self.capacity.graphs, splits), fields)]
+        fields |= {"D": n_features, "P": first.n_out, "graphs": graphs, "members": self._members}
+        fields |= {"of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
+        return geometry.join(graphs, splits), fields
 
     def _readout_call(self) -> Call:
         """Return the launch of the readout for any model."""
