@@ -16,6 +16,8 @@ PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for na
 WARPS = THREADS // 32
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
+_HIDDEN = declared("fused/narrow/readout_hidden.cuh")
+HIDDEN_COLUMNS, HIDDEN_FLOATS = (_HIDDEN.constant(name) for name in ("HIDDEN_COLUMNS", "HIDDEN_FLOATS"))
 _OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.cuh
 COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, U_STRIDE = (
     _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "U_STRIDE")

@@ -276,6 +276,10 @@ class NarrowWorkspace(Workspace):
         return self._model.values if self._drops else None
 
     def _has_specialised_readout(self) -> bool:
+        return self._has_plain_readout() and len(self._stack.graphs) == 1 and not (self._stack.joined or self._drops)
+
+    def _has_plain_readout(self) -> bool:
+        """Whether specialised readouts know the columns, the pooling, the loss and the number of outputs."""
         stack = self._stack
         return (
             self._training
@@ -283,13 +287,22 @@ class NarrowWorkspace(Workspace):
             and stack.readouts in (("sum",), ("mean",))
             and not stack.weighted
             and stack.loss != "softmax"
-            and len(stack.graphs) == 1
-            and not stack.joined
             and stack.n_outputs <= geometry.MOST_OUTPUTS
-            and not self._drops
         )
 
+    def _has_hidden_readout(self) -> bool:
+        """Whether the readout is that of models with one hidden layer (fused/narrow/readout_hidden.cuh)."""
+        widths = [layer.n_out for layer in self._stack.graphs[:-1]]
+        is_joined = self._stack.joined is None or self._joined is not None
+        return self._has_plain_readout() and widths == [geometry.HIDDEN_COLUMNS] and is_joined
+
+    @property
+    def _rows_at(self) -> int:
+        return geometry.HIDDEN_FLOATS if self._has_hidden_readout() else super()._rows_at
+
     def _readout_call(self) -> Call:
+        if self._has_hidden_readout():
+            return super()._readout_call()._replace(entry=f"fused_narrow_readout_64x{geometry.HIDDEN_COLUMNS}")
         if not self._has_specialised_readout():
             return super()._readout_call()
         entry = f"fused_narrow_readout{SPECIALISED}"
