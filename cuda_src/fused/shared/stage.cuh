@@ -75,8 +75,9 @@ struct Stagers {
   }
 };
 
-constexpr int SECTOR = 32;        // bytes of an L2 sector
-constexpr int QUADS_AT_ONCE = 5;  // float4 loads of a lane in flight, as registers allow; a graph of 19 nodes has 12 of 80 columns
+constexpr int SECTOR = 32;  // bytes of an L2 sector
+constexpr int QUADS_AT_ONCE =
+    5;  // float4 loads of a lane in flight, as registers allow; 19 nodes have 12 of 80 columns
 
 using StagersOfBlock = Stagers<false>;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ SLAB_FLOATS, TILE_FLOATS, ENTRY_FLOATS = (
 )
 FLOATS_OF_PAIRS = {  # by the blocks that share the columns of a tile
     CHANNEL_SPLITS: _CHANNELS.constant("SPLIT_FLOATS_OF_PAIRS"),
+    2: _CHANNELS.constant("HALF_FLOATS_OF_PAIRS"),
     1: _CHANNELS.constant("WHOLE_FLOATS_OF_PAIRS"),
 }
 CHANNELS_BLOCKS = _CHANNELS.constant("CHANNELS_BLOCKS")
@@ -48,6 +50,7 @@ MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 PASSES = 2  # of a block of the update over its elements, in a cohort of models with many parameters
 WAVES_OF_SUMS = 3  # of blocks that add ranges of the sums of a weight gradient: these take very different times
+SHARED_UNIT = 128  # bytes in which shared memory is allocated
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
@@ -126,14 +129,24 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
-def channel_splits(channels: int, members: int, limit: int) -> int:
+def channel_splits(channels: int, rows: int, members: int, multiprocessors: int, limit: int) -> int:
     """Return how many blocks share the columns of a tile: none in cohorts, if the weights fit `limit` bytes.
 
-    >>> [channel_splits(9, members, 227 * 1024) for members in (1, 4)], channel_splits(12, 4, 227 * 1024)
-    ([4, 1], 4)
+    Else two, where four would be more blocks than multiprocessors, and two are not.
+
+    >>> [channel_splits(9, rows, 1, 132, 227 * 1024) for rows in (1000, 1133, 2200)]
+    [4, 2, 4]
+    >>> [channel_splits(channels, 1133, 4, 132, 227 * 1024) for channels in (9, 12)]
+    [1, 4]
     """
-    needed = max(launch(1, channels, 1).shared for launch in (channels_forward, channels_backward))
-    return 1 if members >= MANY_TILES and needed <= limit else CHANNEL_SPLITS
+
+    def fits(splits: int) -> bool:
+        return all(launch(1, channels, splits).shared <= limit for launch in CHANNEL_LAUNCHES.values())
+
+    if members >= MANY_TILES and fits(1):
+        return 1
+    tiles = ceil_div(rows, CHANNEL_ROWS) * members
+    return 2 if 2 * tiles <= multiprocessors < CHANNEL_SPLITS * tiles and fits(2) else CHANNEL_SPLITS
 
 
 def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -> int:
@@ -142,8 +155,22 @@ def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -
     >>> [channel_blocks(1133, 4, 1, 132), *(channel_blocks(1133, 1, members, 132) for members in (4, 16, 64))]
     [144, 18, 8, 2]
     """
-    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), multiprocessors * (CHANNELS_BLOCKS if splits > 1 else 1)
+    of_quarters = splits == CHANNEL_SPLITS
+    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), multiprocessors * (CHANNELS_BLOCKS if of_quarters else 1)
     return splits * shared.blocks(tiles, splits * members, slots)
+
+
+def spread(launch: Launch, members: int, multiprocessors: int, limit: int) -> Launch:
+    """Return the launch with shared memory for one block a multiprocessor, if there are as many multiprocessors.
+
+    Blocks start while those of the previous kernel run: else two may share a multiprocessor while others become idle.
+
+    >>> [spread(channels_weights(13), members, 132, 227 * 1024).shared for members in (1, 2)]
+    [115840, 99392]
+    """
+    if launch.blocks * members > multiprocessors:
+        return launch
+    return replace(launch, shared=max(launch.shared, (limit - shared.RESERVED) // 2 + SHARED_UNIT))
 
 
 def channels_first(blocks: int, k: int) -> Launch:
@@ -175,6 +202,10 @@ def channels_backward(blocks: int, channels: int, splits: int) -> Launch:
     entries = ENTRY_FLOATS + CHANNEL_ROWS * channels + 1
     floats = weights + 10 * CHANNEL_COLUMNS + TILE_FLOATS + FLOATS_OF_PAIRS[splits] + entries
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+CHANNEL_LAUNCHES = {"forward": channels_forward, "backward": channels_backward}
+SHARES = {CHANNEL_SPLITS: "", 2: "_half", 1: "_whole"}  # suffixes of these kernels, by the blocks that share a tile
 
 
 def channels_weights(slabs: int, of_block: int = 1) -> Launch:
