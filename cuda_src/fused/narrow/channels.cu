@@ -19,14 +19,10 @@ constexpr int LEAST_BLOCKS = 1;
 KERNEL_WITH_SHARED(fused_narrow_channels_first, ChannelsFirstParams, (THREADS, LEAST_BLOCKS), channels_first);
 KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, LEAST_BLOCKS),
                    channels_forward<QuarterOfColumns>);
-KERNEL_WITH_SHARED(fused_narrow_channels_forward_half, NarrowForwardParams, (THREADS, 1),
-                   channels_forward<HalfOfColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_forward_whole, NarrowForwardParams, (THREADS, 1),
                    channels_forward<AllColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_backward, ChannelsBackwardParams, (THREADS, LEAST_BLOCKS),
                    channels_backward<QuarterOfColumns>);
-KERNEL_WITH_SHARED(fused_narrow_channels_backward_half, ChannelsBackwardParams, (THREADS, 1),
-                   channels_backward<HalfOfColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_backward_whole, ChannelsBackwardParams, (THREADS, 1),
                    channels_backward<AllColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_weights, WeightSlabParams, (THREADS, LEAST_BLOCKS), channels_weights);

@@ -6,8 +6,8 @@
 //   Y[i] = sum over the channels of i's pairs of  U[i, c] W_c + a_c[i] b_c
 //
 // A block has 32 rows. It sorts the pairs by channel: a thread multiplies two pairs of a channel with four columns of its
-// weights, or four pairs with four or eight. Few members split the columns of Y among two or four blocks, which are smaller and so
-// are done earlier; many have a block for all columns, which finds and gathers the pairs once. All add in the same order. The backward
+// weights, or four pairs with eight. Few members split the columns of Y among four blocks, which are smaller and so are done
+// earlier; many have a block for all columns, which finds and gathers the pairs once. Both add in the same order. The backward
 // pass does the same with A_c^T and W_c^T.
 //
 // The adjacency of these kernels has a row for each node and channel, i C + c, as its transpose has; an index is a node.
@@ -27,7 +27,7 @@ constexpr int ROW_QUADS = CHANNEL_COLUMNS / 4;
 constexpr int MOST_ENTRIES = 512;  // of a tile's rows in shared memory; more are read where they lie
 constexpr int TILE_FLOATS = CHANNEL_ROWS * ROW_FLOATS, ENTRY_FLOATS = 2 * MOST_ENTRIES;
 constexpr int MOST_PAIRS = 144;     // in shared memory; a tile with more takes its channels in groups
-constexpr int CHANNEL_SPLITS = 4;   // most blocks that share the columns of a tile
+constexpr int CHANNEL_SPLITS = 4;   // blocks that share the columns of a tile, where any do
 constexpr int CHANNELS_BLOCKS = 2;  // on a multiprocessor at once
 static_assert(MOST_ENTRIES == THREADS, "a thread copies an entry");
 
@@ -57,18 +57,14 @@ struct Share {
                 "partial moments and sums are reduced where the pairs are");
 };
 using QuarterOfColumns = Share<CHANNEL_SPLITS, 2, 1>;
-using HalfOfColumns = Share<2, 4, 1>;
 using AllColumns = Share<1, 4, 2>;
-// Floats of Pairs, and of the rows of pairs and their products, for each.
+// Floats of Pairs, and of the rows of pairs and their products, for either.
 constexpr int PLACE_FLOATS = CHANNEL_ROWS * MOST_CHANNELS / 4, SPLIT_COLUMNS = CHANNEL_COLUMNS / CHANNEL_SPLITS;
 constexpr int SPLIT_FLOATS_OF_PAIRS = MOST_PAIRS * (2 + ROW_FLOATS + SPLIT_COLUMNS) + MOST_PAIRS * 3 / 8 + PLACE_FLOATS;
-constexpr int HALF_FLOATS_OF_PAIRS =
-    MOST_PAIRS * (2 + ROW_FLOATS + CHANNEL_COLUMNS / 2) + MOST_PAIRS * 5 / 16 + PLACE_FLOATS;
 constexpr int WHOLE_FLOATS_OF_PAIRS = MOST_PAIRS * (2 + ROW_FLOATS) + MOST_PAIRS * 5 / 16 + PLACE_FLOATS;
 static_assert(SPLIT_FLOATS_OF_PAIRS == QuarterOfColumns::PAIR_FLOATS + QuarterOfColumns::PRODUCT_FLOATS &&
-                  HALF_FLOATS_OF_PAIRS == HalfOfColumns::PAIR_FLOATS + HalfOfColumns::PRODUCT_FLOATS &&
                   WHOLE_FLOATS_OF_PAIRS == AllColumns::PAIR_FLOATS + AllColumns::PRODUCT_FLOATS,
-              "the host reads the sizes of all");
+              "the host reads the sizes of both");
 
 // The entries of a tile's rows of A or A^T, in shared memory if they fit.
 struct TileEntries {

@@ -30,7 +30,7 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"n_channels": 5, "n_features": 40, "graph_features": 300, "n_counts": 100},
         ("model.widths=[64,64,64]", "model.dropout=0.2", "model.head=[128]", "train.weight_decay=1e-2"),
     ),
-    "channels of 64 columns, more tiles than a quarter of the multiprocessors": (
+    "channels of 64 columns, many tiles": (
         {"n_channels": 3, "n_graphs": 60, "max_nodes": 70},
         ("model.widths=[64,64]", "model.dropout=0.2", "train.batch_size=40"),
     ),

@@ -48,10 +48,6 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"n_channels": 5, "max_nodes": 12, "graph_features": 217, "n_counts": 85},
         ("model.widths=[64,64]", "model.head=[128]", "model.dropout=0.2", "train.weight_decay=1e-2"),
     ),
-    "channels of 64 columns, more tiles than an eighth of the multiprocessors": (
-        {"n_channels": 3, "max_nodes": 50},
-        ("model.widths=[64,64]", "model.dropout=0.2"),
-    ),
     "channels of 64 columns, clipping": (
         {"n_channels": 3, "n_features": 40},
         ("model.widths=[64,64,64]", "model.dropout=0.2", "train.clip_norm=0.1", "model.readout=sum,max"),

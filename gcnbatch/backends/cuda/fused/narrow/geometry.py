@@ -36,7 +36,6 @@ SLAB_FLOATS, TILE_FLOATS, ENTRY_FLOATS = (
 )
 FLOATS_OF_PAIRS = {  # by the blocks that share the columns of a tile
     CHANNEL_SPLITS: _CHANNELS.constant("SPLIT_FLOATS_OF_PAIRS"),
-    2: _CHANNELS.constant("HALF_FLOATS_OF_PAIRS"),
     1: _CHANNELS.constant("WHOLE_FLOATS_OF_PAIRS"),
 }
 CHANNELS_BLOCKS = _CHANNELS.constant("CHANNELS_BLOCKS")
@@ -129,24 +128,14 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
-def channel_splits(channels: int, rows: int, members: int, multiprocessors: int, limit: int) -> int:
+def channel_splits(channels: int, members: int, limit: int) -> int:
     """Return how many blocks share the columns of a tile: none in cohorts, if the weights fit `limit` bytes.
 
-    Else two, where four would be more blocks than multiprocessors, and two are not.
-
-    >>> [channel_splits(9, rows, 1, 132, 227 * 1024) for rows in (1000, 1133, 2200)]
-    [4, 2, 4]
-    >>> [channel_splits(channels, 1133, 4, 132, 227 * 1024) for channels in (9, 12)]
-    [1, 4]
+    >>> [channel_splits(9, members, 227 * 1024) for members in (1, 4)], channel_splits(12, 4, 227 * 1024)
+    ([4, 1], 4)
     """
-
-    def fits(splits: int) -> bool:
-        return all(launch(1, channels, splits).shared <= limit for launch in CHANNEL_LAUNCHES.values())
-
-    if members >= MANY_TILES and fits(1):
-        return 1
-    tiles = ceil_div(rows, CHANNEL_ROWS) * members
-    return 2 if 2 * tiles <= multiprocessors < CHANNEL_SPLITS * tiles and fits(2) else CHANNEL_SPLITS
+    needed = max(launch(1, channels, 1).shared for launch in CHANNEL_LAUNCHES.values())
+    return 1 if members >= MANY_TILES and needed <= limit else CHANNEL_SPLITS
 
 
 def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -> int:
@@ -155,8 +144,7 @@ def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -
     >>> [channel_blocks(1133, 4, 1, 132), *(channel_blocks(1133, 1, members, 132) for members in (4, 16, 64))]
     [144, 18, 8, 2]
     """
-    of_quarters = splits == CHANNEL_SPLITS
-    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), multiprocessors * (CHANNELS_BLOCKS if of_quarters else 1)
+    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), multiprocessors * (CHANNELS_BLOCKS if splits > 1 else 1)
     return splits * shared.blocks(tiles, splits * members, slots)
 
 
@@ -205,7 +193,7 @@ def channels_backward(blocks: int, channels: int, splits: int) -> Launch:
 
 
 CHANNEL_LAUNCHES = {"forward": channels_forward, "backward": channels_backward}
-SHARES = {CHANNEL_SPLITS: "", 2: "_half", 1: "_whole"}  # suffixes of these kernels, by the blocks that share a tile
+SHARES = {CHANNEL_SPLITS: "", 1: "_whole"}  # suffixes of these kernels, by the blocks that share a tile
 
 
 def channels_weights(slabs: int, of_block: int = 1) -> Launch:

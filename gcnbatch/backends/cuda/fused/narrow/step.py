@@ -249,7 +249,7 @@ class NarrowWorkspace(Workspace):
         """Return the kernel of a layer with channels in a phase, ``"forward"`` or ``"backward"``, and its geometry."""
         limit, channels = shared.shared_limit(self._device.compute_capability), self._stack.nodes[number].channels
         among = self.capacity.rows, len(self.launched), self._device.multiprocessors
-        splits = geometry.channel_splits(channels, *among, limit)
+        splits = geometry.channel_splits(channels, among[1], limit)
         blocks = geometry.channel_blocks(self.capacity.rows, splits, *among[1:])
         launch = geometry.CHANNEL_LAUNCHES[phase](blocks, channels, splits)
         return f"fused_narrow_channels_{phase}{geometry.SHARES[splits]}", self._spread(launch)
