@@ -16,7 +16,7 @@ constexpr int LEAST_BLOCKS = CHANNELS_BLOCKS;
 constexpr int LEAST_BLOCKS = 1;
 #endif
 
-KERNEL_WITH_SHARED(fused_narrow_channels_first, NarrowForwardParams, (THREADS, LEAST_BLOCKS), channels_first);
+KERNEL_WITH_SHARED(fused_narrow_channels_first, ChannelsFirstParams, (THREADS, LEAST_BLOCKS), channels_first);
 KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, LEAST_BLOCKS),
                    channels_forward<QuarterOfColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_forward_whole, NarrowForwardParams, (THREADS, 1),

@@ -6,9 +6,9 @@
 //   Y[i] = sum over the channels of i's pairs of  U[i, c] W_c + a_c[i] b_c
 //
 // A block has 32 rows. It sorts the pairs by channel: a thread multiplies two pairs of a channel with four columns of its
-// weights, or four pairs with eight. Few members split the columns of Y among four blocks, which are smaller and so are done earlier; many have a
-// block for all columns, which finds and gathers the pairs once. Both add in the same order. The backward pass does the same
-// with A_c^T and W_c^T.
+// weights, or four pairs with eight. Few members split the columns of Y among four blocks, which are smaller and so are done
+// earlier; many have a block for all columns, which finds and gathers the pairs once. Both add in the same order. The backward
+// pass does the same with A_c^T and W_c^T.
 //
 // The adjacency of these kernels has a row for each node and channel, i C + c, as its transpose has; an index is a node.
 #pragma once
@@ -26,17 +26,17 @@ constexpr int ROW_FLOATS = CHANNEL_COLUMNS + 4;  // a row in shared memory: neig
 constexpr int ROW_QUADS = CHANNEL_COLUMNS / 4;
 constexpr int MOST_ENTRIES = 512;  // of a tile's rows in shared memory; more are read where they lie
 constexpr int TILE_FLOATS = CHANNEL_ROWS * ROW_FLOATS, ENTRY_FLOATS = 2 * MOST_ENTRIES;
-constexpr int SPLIT_PAIRS = 152, WHOLE_PAIRS = 144;  // in shared memory; a tile with more takes its channels in groups
-constexpr int CHANNEL_SPLITS = 4;                    // blocks that share the columns of a tile, where any do
-constexpr int CHANNELS_BLOCKS = 2;                   // on a multiprocessor at once
+constexpr int MOST_PAIRS = 144;     // in shared memory; a tile with more takes its channels in groups
+constexpr int CHANNEL_SPLITS = 4;   // blocks that share the columns of a tile, where any do
+constexpr int CHANNELS_BLOCKS = 2;  // on a multiprocessor at once
 static_assert(MOST_ENTRIES == THREADS, "a thread copies an entry");
 
 // A block's share of the columns of a tile, and a thread's part of a product: PAIRS_AT_ONCE pairs of one channel, and THREAD_QUADS
 // times four columns. For 16 PAIRS_AT_ONCE THREAD_QUADS multiply-adds it reads PAIRS_AT_ONCE + 4 THREAD_QUADS times four floats
 // of shared memory.
-template <int SPLITS_, int MOST_PAIRS_, int PAIRS_AT_ONCE_, int THREAD_QUADS_>
+template <int SPLITS_, int PAIRS_AT_ONCE_, int THREAD_QUADS_>
 struct Share {
-  static constexpr int SPLITS = SPLITS_, MOST_PAIRS = MOST_PAIRS_, PAIRS_AT_ONCE = PAIRS_AT_ONCE_;
+  static constexpr int SPLITS = SPLITS_, PAIRS_AT_ONCE = PAIRS_AT_ONCE_;
   static constexpr int THREAD_QUADS = THREAD_QUADS_;
   static constexpr int COLUMNS = CHANNEL_COLUMNS / SPLITS, QUADS = COLUMNS / 4, THREADS_OF_GROUP = QUADS / THREAD_QUADS;
   static constexpr int ROUNDS = ceil_div(MOST_PAIRS / PAIRS_AT_ONCE * THREADS_OF_GROUP, THREADS);  // of products
@@ -56,13 +56,12 @@ struct Share {
   static_assert(MOST_PAIRS * ROW_FLOATS >= REDUCTION_FLOATS,
                 "partial moments and sums are reduced where the pairs are");
 };
-using QuarterOfColumns = Share<CHANNEL_SPLITS, SPLIT_PAIRS, 2, 1>;
-using AllColumns = Share<1, WHOLE_PAIRS, 4, 2>;
+using QuarterOfColumns = Share<CHANNEL_SPLITS, 2, 1>;
+using AllColumns = Share<1, 4, 2>;
 // Floats of Pairs, and of the rows of pairs and their products, for either.
 constexpr int PLACE_FLOATS = CHANNEL_ROWS * MOST_CHANNELS / 4, SPLIT_COLUMNS = CHANNEL_COLUMNS / CHANNEL_SPLITS;
-constexpr int SPLIT_FLOATS_OF_PAIRS =
-    SPLIT_PAIRS * (2 + ROW_FLOATS + SPLIT_COLUMNS) + SPLIT_PAIRS * 3 / 8 + PLACE_FLOATS;
-constexpr int WHOLE_FLOATS_OF_PAIRS = WHOLE_PAIRS * (2 + ROW_FLOATS) + WHOLE_PAIRS * 5 / 16 + PLACE_FLOATS;
+constexpr int SPLIT_FLOATS_OF_PAIRS = MOST_PAIRS * (2 + ROW_FLOATS + SPLIT_COLUMNS) + MOST_PAIRS * 3 / 8 + PLACE_FLOATS;
+constexpr int WHOLE_FLOATS_OF_PAIRS = MOST_PAIRS * (2 + ROW_FLOATS) + MOST_PAIRS * 5 / 16 + PLACE_FLOATS;
 static_assert(SPLIT_FLOATS_OF_PAIRS == QuarterOfColumns::PAIR_FLOATS + QuarterOfColumns::PRODUCT_FLOATS &&
                   WHOLE_FLOATS_OF_PAIRS == AllColumns::PAIR_FLOATS + AllColumns::PRODUCT_FLOATS,
               "the host reads the sizes of both");
@@ -107,7 +106,7 @@ struct TileEntries {
 // Share::PAIRS_AT_ONCE; pairs without a row fill up to it.
 template <class Share>
 struct Pairs {
-  static constexpr int NONE = 255, MOST = Share::MOST_PAIRS;
+  static constexpr int NONE = 255, MOST = MOST_PAIRS;
   int2* span;                    // (MOST,): the entries of each pair, and their end
   unsigned char *row, *channel;  // (MOST,), (MOST / Share::PAIRS_AT_ONCE,); row NONE: no row
   unsigned char* place;          // (CHANNEL_ROWS, MOST_CHANNELS): the pair of a row and a channel, or NONE

@@ -4,24 +4,37 @@
 // for each tile. Here the columns of U that a set with channels stores, some 200, are too many for that: W' is in shared memory.
 // Shapes: y (N, 64), moments (ceil(N / 16), 64, 2), x (nodes, K): U of the data set, source (N,): its rows, packed (K, 64); kept:
 //   dropout bits of this layer.
-// Launch: 512 threads; blocks stride over tiles of 16 rows, members in z. 1,133 rows, a model alone: 71 blocks.
+// Launch: 512 threads, members in z; `tile_blocks` blocks stride over tiles of 16 rows. Further blocks multiply the features of
+//   whole graphs (fused/shared/join.cuh): a kernel for these would make the next layer wait for one more kernel. 1,133 rows, a model
+//   alone: 71 blocks, and 36.
 // Shared memory: dynamic, `narrow.geometry.channels_first`; accesses as in fused/narrow/tile.cuh, and 256 consecutive bytes of W'.
 // Traffic: reads 4 (N K + K P blocks), writes 4 N P bytes. Determinism: one writer per output, fixed order.
 // Requirements: 64 columns out; K a multiple of 8.
 #pragma once
 
 #include "fused/narrow/channels.cuh"
+#include "fused/shared/join.cuh"
 
 namespace fused {
 
-__device__ __forceinline__ void channels_first(const NarrowForwardParams& params, float4* shared4) {
+struct ChannelsFirstParams {
+  NarrowForwardParams layer;
+  JoinParams join;
+  int tile_blocks, join_splits;
+};
+
+__device__ __forceinline__ void channels_first(const ChannelsFirstParams& of_both, float4* shared4) {
+  const NarrowForwardParams& params = of_both.layer;
   const Members& members = params.members;
   const int K = params.K, stride = K + 4;
   float *weights = reinterpret_cast<float*>(shared4), *tile = weights + K * CHANNEL_COLUMNS;
   float* partial = tile + TILE * stride;
+  const int tile_blocks = of_both.tile_blocks, first_tile = blockIdx.x * TILE, stride_of_tiles = tile_blocks * TILE;
   wait_for_previous();  // the update wrote the batch and the weights
-  const int N = members.of_step(params.size)[BatchSize::N];
-  const int first_tile = blockIdx.x * TILE, stride_of_tiles = gridDim.x * TILE;
+  if (const int further = static_cast<int>(blockIdx.x) - tile_blocks; further >= 0) {
+    const int splits = of_both.join_splits;
+    return join_range(of_both.join, further % splits, further / splits * JOIN_GRAPHS, shared4);
+  }
   // The row of U of this warp; `source` has rows up to the end of the last tile.
   const auto source_of = [&](int first) { return members.of_step(params.source)[first + threadIdx.x / 32]; };
   // Copy a tile, a row by each warp.
@@ -32,20 +45,20 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
       copy_async<4>(tile + threadIdx.x / 32 * stride + k, from + k, 4);
     commit_copies();
   };
+  // No copy waits for the size of the batch: `source` has rows of the set beyond its end, too.
   const int source = source_of(first_tile);
-  if (first_tile < N) {
-    copy_tile(source);
 #pragma unroll 4
-    for (int q = threadIdx.x; q < K * ROW_QUADS; q += THREADS)
-      copy_async<4>(weights + 4 * q, members.of_step(params.packed) + 4 * q, 4);
-    commit_copies();
-  }
+  for (int q = threadIdx.x; q < K * ROW_QUADS; q += THREADS)
+    copy_async<4>(weights + 4 * q, members.of_step(params.packed) + 4 * q, 4);
+  copy_tile(source);
+  const int N = members.of_step(params.size)[BatchSize::N];
   // The last blocks draw first: if any, they have no tile.
   if (unsigned char* kept = members.of_step_or_null(params.kept)) {
     const MemberValues dropout = values_at(members.of_model_or_null(params.of_dropout));
-    draw_kept(gridDim.x - 1 - blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
-              dropout.threshold, static_cast<long long>(N) * CHANNEL_COLUMNS);
+    draw_kept(tile_blocks - 1 - blockIdx.x, tile_blocks, kept, members.of_step(params.size), dropout.seed,
+              params.purpose, dropout.threshold, static_cast<long long>(N) * CHANNEL_COLUMNS);
   }
+  wait_for_copies<0>();
   const int slice = threadIdx.x / 32 % SLICES;
 #pragma unroll 1
   for (int first = first_tile; first < N; first += stride_of_tiles) {

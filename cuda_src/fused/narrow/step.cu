@@ -19,8 +19,10 @@
 //                         neighbours, Y_prev                    filled; partial products are stored; `partial` may be
 //                                                               overwritten
 //   backward, dW'         U and Y of its tile                   warps have stored their sums; columns are filled; dY is stored
-//   update                parameters, m, v, rate; staging: the  lanes of an element have stored their sums
-//                         plan, and the graphs into L2
+//   update                parameters, m, v, rate, gradients of  lanes of an element have stored their sums
+//                         dense layers on graphs that a thread
+//                         adds alone; staging: the plan, and
+//                         what backward does not read
 #include "fused/narrow/backward.cuh"
 #include "fused/narrow/forward.cuh"
 #include "fused/narrow/readout.cuh"

@@ -223,7 +223,9 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     const int later = e + pass * WIDTH * UPDATE_GROUPS;
     if (owns(later)) Updated<WIDTH>::prefetch(of, job.start + later);
   }
-  wait_for_previous();
+  // The readout left inputs and gradients of dense layers, and no kernel after it reads their weights.
+  const bool waits_last = OWN_LANES == 1 && job.left && of.mode != APPLY;
+  if (!waits_last) wait_for_previous();
 
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
@@ -273,6 +275,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     }
     e += WIDTH * UPDATE_GROUPS;
   }
+  if (waits_last) wait_for_previous();
   if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
     add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);
 }
@@ -292,9 +295,9 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
     const Stage& stage = *of.members.of_step(params.stage);
     const int* progress = of.members.of_step(of.progress);
     if (SHARES_LAUNCHES && !params.stages_by_blocks) {
-      stage_batch<Stagers<SHARES_LAUNCHES>>(stage, progress, blockIdx.x, n_stages, wait);
+      stage_batch<Stagers<SHARES_LAUNCHES>, true>(stage, progress, blockIdx.x, n_stages, wait);
     } else {
-      stage_batch<StagersOfBlock>(stage, progress, blockIdx.x, n_stages, wait);
+      stage_batch<StagersOfBlock, true>(stage, progress, blockIdx.x, n_stages, wait);
     }
     return;
   }

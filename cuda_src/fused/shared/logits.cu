@@ -19,7 +19,7 @@ struct LogitsParams {
   float* logits;
   const int* size;
   const int* node_ptr;
-  const float *y, *shift, *features, *joined;  // joined: as fused/shared/join.cu leaves it, in one split; null: none
+  const float *y, *shift, *features, *joined;  // joined: as fused/shared/join.cuh leaves it, in one split; null: none
   const Head* heads;
   Members members;
   Readouts readouts;

@@ -11,7 +11,7 @@
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; rates (steps,); node_ptr
 //   (B+1,), targets (B, K) float32, or (B, 1) int32 for classes; WEIGHTED: as in dense/loss.cuh; loss_weight (K,); features
 //   (B, D), scaled, D may be 0;
-//   heads (n_heads,): the last is the output; joined (n_joined, graphs, P of the first), as fused/shared/join.cu leaves it, or
+//   heads (n_heads,): the last is the output; joined (n_joined, graphs, P of the first), as fused/shared/join.cuh leaves it, or
 //   null: the block multiplies the features.
 // `loss` is a Loss.
 // Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,

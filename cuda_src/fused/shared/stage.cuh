@@ -75,8 +75,9 @@ struct Stagers {
   }
 };
 
-constexpr int SECTOR = 32;        // bytes of an L2 sector
-constexpr int QUADS_AT_ONCE = 6;  // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
+constexpr int SECTOR = 32;  // bytes of an L2 sector
+// float4 loads of a lane in flight, as registers allow; a graph of 19 nodes has 12 of 80 columns.
+constexpr int QUADS_AT_ONCE = 5;
 
 using StagersOfBlock = Stagers<false>;
 
@@ -111,19 +112,26 @@ struct Rows {
         source(source),
         n_entries(n_entries) {}
 
+  __device__ void ask_starts(int n_rows) const { prefetch<Team>(set_indptr, n_rows); }
   __device__ void ask(int n_rows) const {
-    prefetch<Team>(set_indptr, n_rows);
+    ask_starts(n_rows);
     prefetch<Team>(set_indices + source, n_entries);
     prefetch<Team>(set_values + source, n_entries);
   }
 
-  __device__ void stage(int* indptr, int* indices, float* values, int row, int n_rows, int first_entry,
-                        int column_shift) const {
+  __device__ void stage_starts(int* indptr, int row, int n_rows, int first_entry) const {
     const int shift = first_entry - source;
     Team::copy(indptr + row, set_indptr, n_rows, [=](int entry) { return entry + shift; });
+  }
+  __device__ void stage_entries(int* indices, float* values, int first_entry, int column_shift) const {
     Team::copy(indices + first_entry, set_indices + source, n_entries,
                [=](int column) { return column + column_shift; });
     Team::copy(values + first_entry, set_values + source, n_entries, [](float value) { return value; });
+  }
+  __device__ void stage(int* indptr, int* indices, float* values, int row, int n_rows, int first_entry,
+                        int column_shift) const {
+    stage_starts(indptr, row, n_rows, first_entry);
+    stage_entries(indices, values, first_entry, column_shift);
   }
 };
 
@@ -191,8 +199,10 @@ struct SourceGraph {
 // Stage the next step; the teams of block `block` of `blocks` take graphs in turn with those of the other blocks. A member without
 // a step in this epoch gets an empty batch, B = 0: it is idle. Before `wait`, a team reads the plan and prefetches its graph into
 // L2. It writes after `wait` only, because other blocks may still read the current batch. `wait` may be called more than once.
+// IS_FREE: the previous kernel reads no more of it than its size, its rows of U, and where rows of A begin. The rest is then written
+// before `wait`.
 // `progress` is that of `at`; warps read it without waiting for `at`.
-template <class Team, class Wait>
+template <class Team, bool IS_FREE = false, class Wait>
 __device__ __forceinline__ void stage_batch(const Stage& at, const int* progress, int block, int blocks, Wait wait) {
   const int step = Progress::read(Team::ARE_WARPS ? progress : at.progress).next;
   const int4 steps = *reinterpret_cast<const int4*>(at.progress + Progress::FIRST);  // first, end, epoch
@@ -205,41 +215,53 @@ __device__ __forceinline__ void stage_batch(const Stage& at, const int* progress
     const SourceGraph<Team> found(at, graph);
     const int source = found.first, edge = at.edges[pointers + b];
     const Rows<Team> rows = found.rows(at, n, of_node);
-    rows.ask(n * of_node);
-    prefetch<Team>(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
-    prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);
     const float* features = at.set_features + graph * at.D;
-    prefetch<Team>(features, static_cast<int>(at.D));
+    const auto stage_entries = [&] {
+      if (Team::rank() == 0) at.node_ptr[b] = row;
+      rows.stage_entries(at.indices, at.values, edge, of_node == C ? row : row * C);
+    };
+    const auto stage_numbers = [&] {
+      Team::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
+                 [](int bits) { return bits; });
+      stage_features<Team>(at, b, features);
+    };
+    const float* x = at.set_x + static_cast<long long>(source) * at.K;
+    if constexpr (IS_FREE) {
+      rows.ask_starts(n * of_node);
+      prefetch<Team>(x, n * static_cast<int>(at.K));
+      stage_entries(), stage_numbers();
+    } else {
+      rows.ask(n * of_node);
+      prefetch<Team>(x, n * static_cast<int>(at.K));
+      prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);
+      prefetch<Team>(features, static_cast<int>(at.D));
+    }
     wait();
-    if (Team::rank() == 0) at.node_ptr[b] = row;
-    rows.stage(at.indptr, at.indices, at.values, row * of_node, n * of_node, edge, of_node == C ? row : row * C);
+    rows.stage_starts(at.indptr, row * of_node, n * of_node, edge);
+    if constexpr (!IS_FREE) stage_entries();
     if (at.t_indptr) {
       const Rows<Team> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
       t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
     }
     if (at.x) {
-      stage_x<Team>(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
+      stage_x<Team>(at, row, x, n);
     } else {
 #pragma unroll 1
       for (int r = Team::rank(); r < n; r += Team::size()) at.source[row + r] = source + r;
     }
-    Team::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
-               [](int bits) { return bits; });
-    stage_features<Team>(at, b, features);
+    if constexpr (!IS_FREE) stage_numbers();
   }
+  const int N = exists && block == 0 ? at.nodes[pointers + B] : 0;
+  const bool writes_end = exists && block == 0 && threadIdx.x == 0;
+  const int end = writes_end ? at.edges[pointers + B] : 0;
   wait();
-  if (block == 0 && threadIdx.x == 0) {
-    const int N = exists ? at.nodes[pointers + B] : 0;
-    BatchSize::write(at.size, N, B, step, steps.z);
-    if (!exists) return;
+  if (block == 0 && threadIdx.x == 0) BatchSize::write(at.size, N, B, step, steps.z);
+  if (writes_end) {
     at.node_ptr[B] = N;
-    at.indptr[N * of_node] = at.edges[pointers + B];
+    at.indptr[N * of_node] = end;
     if (at.t_indptr) at.t_indptr[N * C] = at.t_edges[pointers + B];
   }
-  if (exists && block == 0 && at.panel_rows) {
-    const int N = at.nodes[pointers + B];
-    stage_x<StagersOfBlock>(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
-  }
+  if (exists && block == 0 && at.panel_rows) stage_x<StagersOfBlock>(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
 }
 
 }  // namespace fused

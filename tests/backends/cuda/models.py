@@ -30,6 +30,10 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"n_channels": 5, "n_features": 40, "graph_features": 300, "n_counts": 100},
         ("model.widths=[64,64,64]", "model.dropout=0.2", "model.head=[128]", "train.weight_decay=1e-2"),
     ),
+    "channels of 64 columns, many tiles": (
+        {"n_channels": 3, "n_graphs": 60, "max_nodes": 70},
+        ("model.widths=[64,64]", "model.dropout=0.2", "train.batch_size=40"),
+    ),
     "channels of 64 columns without norm, clipping": (
         {"n_channels": 3, "target": "regression"},
         ("model.widths=[64,64]", "model.norm=none", "model.readout=sum,max", "train.clip_norm=0.5"),
@@ -50,6 +54,14 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "features of graphs joined to the output": (
         {"target": "regression", "n_channels": 1, "graph_features": 40},
         ("model.widths=[64,64]", "model.readout=sum,max", "train.clip_norm=0.5", "train.weight_decay=1e-2"),
+    ),
+    "a hidden layer, graphs of more rows than a block of the readout holds": (
+        {"n_channels": 1, "target": "regression", "max_nodes": 260},
+        ("model.widths=[64,64]", "model.readout=mean", "model.head=[128]", "model.dropout=0.2"),
+    ),
+    "a hidden layer, more graphs than multiprocessors": (
+        {"n_channels": 1, "n_graphs": 200},
+        ("model.widths=[64]", "model.head=[128]", "train.batch_size=150", "train.pos_weight=[2.0]"),
     ),
     "graphs of more rows than a block of the readout holds": (
         {"n_channels": 1, "max_nodes": 170},

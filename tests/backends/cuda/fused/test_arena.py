@@ -92,10 +92,16 @@ def test_blocks_of_members_fill_one_wave(parts: int) -> None:
         assert members * found <= max(132, members)
 
 
-def flat_job(start: int, count: int, columns: int, packed: int, step: int, **parts: int) -> dict[str, int]:
+def flat_job(start: int, count: int, columns: int, packed: int, step: int, **parts: Any) -> dict[str, Any]:
     """Return the fields of a job that chunks depend on; by default there are many partial sums, of tiles."""
     fields = {"start": start, "count": count, "P": columns, "columns": packed, "packed_columns": packed, "step": step}
-    return fields | {"right_stride": count if step == 1 else step * count, "parts": 60, "unit": 16, **parts}
+    return fields | {
+        "right_stride": count if step == 1 else step * count,
+        "parts": 60,
+        "unit": 16,
+        "left": None,
+        **parts,
+    }
 
 
 def test_chunks_cover_every_element_once() -> None:
@@ -131,6 +137,17 @@ def test_blocks_of_a_cohort_of_large_models_have_several_passes() -> None:
         assert (set(own["passes"].tolist()), set(own["lanes"].tolist())) == ({passes}, {1})
         np.testing.assert_array_equal(own["first"], np.arange(0, 9000, 1024 * passes))
         assert set(table["passes"][table["job"] == 1].tolist()) == {1}
+
+
+def test_blocks_that_need_not_wait_for_the_backward_pass_come_first() -> None:
+    """These compute gradients of dense layers on graphs, alone: where lanes share sums, the order stays."""
+    jobs = [
+        flat_job(0, 9000, 60, 60, 1, parts=8),
+        flat_job(9000, 6000, 60, 60, 1, unit=geometry.OF_GRAPHS, left=object()),
+    ]
+    for is_large, expected in ((True, [1, 0]), (False, [0, 1])):
+        order = geometry.chunks(jobs, 4, is_large=is_large)["job"]
+        assert list(dict.fromkeys(order.tolist())) == expected
 
 
 @pytest.fixture

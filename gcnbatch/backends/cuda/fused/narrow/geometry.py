@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for na
 WARPS = THREADS // 32
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
+_HIDDEN = declared("fused/narrow/readout_hidden.cuh")
+HIDDEN_COLUMNS, HIDDEN_FLOATS = (_HIDDEN.constant(name) for name in ("HIDDEN_COLUMNS", "HIDDEN_FLOATS"))
 _OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.cuh
 COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, U_STRIDE = (
     _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "U_STRIDE")
@@ -46,6 +49,7 @@ MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 PASSES = 2  # of a block of the update over its elements, in a cohort of models with many parameters
 WAVES_OF_SUMS = 3  # of blocks that add ranges of the sums of a weight gradient: these take very different times
+SHARED_UNIT = 128  # bytes in which shared memory is allocated
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
@@ -130,7 +134,7 @@ def channel_splits(channels: int, members: int, limit: int) -> int:
     >>> [channel_splits(9, members, 227 * 1024) for members in (1, 4)], channel_splits(12, 4, 227 * 1024)
     ([4, 1], 4)
     """
-    needed = max(launch(1, channels, 1).shared for launch in (channels_forward, channels_backward))
+    needed = max(launch(1, channels, 1).shared for launch in CHANNEL_LAUNCHES.values())
     return 1 if members >= MANY_TILES and needed <= limit else CHANNEL_SPLITS
 
 
@@ -144,14 +148,27 @@ def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -
     return splits * shared.blocks(tiles, splits * members, slots)
 
 
+def spread(launch: Launch, members: int, multiprocessors: int, limit: int) -> Launch:
+    """Return the launch with shared memory for one block a multiprocessor, if there are as many multiprocessors.
+
+    Blocks start while those of the previous kernel run: else two may share a multiprocessor while others become idle.
+
+    >>> [spread(channels_weights(13), members, 132, 227 * 1024).shared for members in (1, 2)]
+    [115840, 99392]
+    """
+    if launch.blocks * members > multiprocessors:
+        return launch
+    return replace(launch, shared=max(launch.shared, (limit - shared.RESERVED) // 2 + SHARED_UNIT))
+
+
 def channels_first(blocks: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_channels_first`."""
-    floats = k * CHANNEL_COLUMNS + TILE * (k + 4) + PARTIAL_FLOATS
+    """Return the launch of `fused_narrow_channels_first`; `blocks` are those with tiles, and those with features."""
+    floats = max(k * CHANNEL_COLUMNS + TILE * (k + 4) + PARTIAL_FLOATS, shared.JOIN_FLOATS)
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
 def channels_first_blocks(rows: int, members: int, multiprocessors: int) -> int:
-    """Return its blocks of a member.
+    """Return its blocks of a member that have tiles.
 
     >>> [channels_first_blocks(1133, members, 132) for members in (1, 16, 64)]
     [71, 15, 4]
@@ -173,6 +190,10 @@ def channels_backward(blocks: int, channels: int, splits: int) -> Launch:
     entries = ENTRY_FLOATS + CHANNEL_ROWS * channels + 1
     floats = weights + 10 * CHANNEL_COLUMNS + TILE_FLOATS + FLOATS_OF_PAIRS[splits] + entries
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+CHANNEL_LAUNCHES = {"forward": channels_forward, "backward": channels_backward}
+SHARES = {CHANNEL_SPLITS: "", 1: "_whole"}  # suffixes of these kernels, by the blocks that share a tile
 
 
 def channels_weights(slabs: int, of_block: int = 1) -> Launch:
@@ -272,4 +293,5 @@ def chunks(
         firsts = range(0, job["count"], UPDATE_THREADS // lanes * width * passes)
         chunk = {"job": number, "width": width, "lanes": lanes, "passes": passes}
         found += [chunk | {"first": first} for first in firsts]
+    found.sort(key=lambda chunk: chunk["lanes"] > 1 or jobs[chunk["job"]]["left"] is None)  # those that need not wait
     return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)

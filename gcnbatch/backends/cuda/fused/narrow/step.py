@@ -206,7 +206,7 @@ class NarrowWorkspace(Workspace):
         calls = []
         for number, layer in enumerate(self._stack.nodes):
             calls += [self._forward_call(number), *([self._residual_forward_call(number)] if layer.residual else [])]
-            calls += self._join_calls() if number == 0 else []
+            calls += self._join_calls() if number == 0 and not self._has_channels else []
         return [*calls, self._readout_call()]
 
     def _forward_call(self, number: int) -> Call:
@@ -228,12 +228,14 @@ class NarrowWorkspace(Workspace):
         fields["source"] = self._source
         members, entry, k = len(self.launched), self._entry("forward", number), self._columns_of_u(number)
         if self._has_channels and number > 0:
-            launch = geometry.channels_forward(self._channel_blocks, layer.channels, self._channel_splits)
-            return self._call(self._channel_entry("forward"), launch, fields | self._shape(number))
+            return self._call(*self._channel_launch("forward", number), fields | self._shape(number))
         if self._has_channels:
-            blocks = geometry.channels_first_blocks(self.capacity.rows, members, self._device.multiprocessors)
-            launch = geometry.channels_first(blocks, k)
-            return self._call("fused_narrow_channels_first", launch, fields | self._shape(number))
+            tile_blocks = geometry.channels_first_blocks(self.capacity.rows, members, self._device.multiprocessors)
+            join, of_join = self._join()
+            launch = self._spread(geometry.channels_first(tile_blocks + join.blocks, k))
+            call = self._call("fused_narrow_channels_first", launch, fields | self._shape(number))
+            splits = {"tile_blocks": tile_blocks, "join_splits": join.grid[0]}
+            return call._replace(arguments={"layer": call.arguments, "join": of_join, **splits})
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         warps = geometry.warps_of_tile(self._usual_tiles, blocks)
         launch = geometry.forward_of_warps(blocks, k, warps)
@@ -243,20 +245,19 @@ class NarrowWorkspace(Workspace):
         launch = geometry.forward(blocks, layer.n_in, layer.n_out, k)
         return self._call(entry, launch, fields | self._shape(number))
 
-    @property
-    def _channel_blocks(self) -> int:
-        """Blocks of a member in kernels of layers with channels."""
-        among = len(self.launched), self._device.multiprocessors
-        return geometry.channel_blocks(self.capacity.rows, self._channel_splits, *among)
+    def _channel_launch(self, phase: str, number: int) -> tuple[str, Launch]:
+        """Return the kernel of a layer with channels in a phase, ``"forward"`` or ``"backward"``, and its geometry."""
+        limit, channels = shared.shared_limit(self._device.compute_capability), self._stack.nodes[number].channels
+        among = self.capacity.rows, len(self.launched), self._device.multiprocessors
+        splits = geometry.channel_splits(channels, among[1], limit)
+        blocks = geometry.channel_blocks(self.capacity.rows, splits, *among[1:])
+        launch = geometry.CHANNEL_LAUNCHES[phase](blocks, channels, splits)
+        return f"fused_narrow_channels_{phase}{geometry.SHARES[splits]}", self._spread(launch)
 
-    @property
-    def _channel_splits(self) -> int:
-        """Blocks that share the columns of a tile in these kernels."""
+    def _spread(self, launch: Launch) -> Launch:
+        """Return the launch with a multiprocessor for each block, if there are as many."""
         limit = shared.shared_limit(self._device.compute_capability)
-        return geometry.channel_splits(self._data.channels, len(self.launched), limit)
-
-    def _channel_entry(self, phase: str) -> str:
-        return f"fused_narrow_channels_{phase}" + ("_whole" if self._channel_splits == 1 else "")
+        return geometry.spread(launch, len(self.launched), self._device.multiprocessors, limit)
 
     def _residual_forward_call(self, number: int) -> Call:
         width, arrays = self._stack.nodes[number].n_out, self._layers[number]
@@ -273,6 +274,10 @@ class NarrowWorkspace(Workspace):
         return self._model.values if self._drops else None
 
     def _has_specialised_readout(self) -> bool:
+        return self._has_plain_readout() and len(self._stack.graphs) == 1 and not (self._stack.joined or self._drops)
+
+    def _has_plain_readout(self) -> bool:
+        """Whether specialised readouts know the columns, the pooling, the loss and the number of outputs."""
         stack = self._stack
         return (
             self._training
@@ -280,13 +285,22 @@ class NarrowWorkspace(Workspace):
             and stack.readouts in (("sum",), ("mean",))
             and not stack.weighted
             and stack.loss != "softmax"
-            and len(stack.graphs) == 1
-            and not stack.joined
             and stack.n_outputs <= geometry.MOST_OUTPUTS
-            and not self._drops
         )
 
+    def _has_hidden_readout(self) -> bool:
+        """Whether the readout is that of models with one hidden layer (fused/narrow/readout_hidden.cuh)."""
+        widths = [layer.n_out for layer in self._stack.graphs[:-1]]
+        is_joined = self._stack.joined is None or self._joined is not None
+        return self._has_plain_readout() and widths == [geometry.HIDDEN_COLUMNS] and is_joined
+
+    @property
+    def _rows_at(self) -> int:
+        return geometry.HIDDEN_FLOATS if self._has_hidden_readout() else super()._rows_at
+
     def _readout_call(self) -> Call:
+        if self._has_hidden_readout():
+            return super()._readout_call()._replace(entry=f"fused_narrow_readout_64x{geometry.HIDDEN_COLUMNS}")
         if not self._has_specialised_readout():
             return super()._readout_call()
         entry = f"fused_narrow_readout{SPECIALISED}"
@@ -334,9 +348,8 @@ class NarrowWorkspace(Workspace):
         fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "of_dropout": self._of_dropout}
         if self._has_channels:
             fields |= {"parts": 0, "parts_of_sums": self._parts_of_sums(number), "sums_are_of_graphs": int(sums_graphs)}
-            fields |= {"dx_blocks": self._channel_blocks, "dw_blocks": 0, "dw_sums": self._dw_sums}
-            launch = geometry.channels_backward(self._channel_blocks, layer.channels, self._channel_splits)
-            call = self._call(self._channel_entry("backward"), launch, fields | self._shape(number))
+            fields |= {"dx_blocks": 0, "dw_blocks": 0, "dw_sums": self._dw_sums}
+            call = self._call(*self._channel_launch("backward", number), fields | self._shape(number))
             return call._replace(arguments={"layer": call.arguments, "dy": self._dy[number]})
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
@@ -356,7 +369,7 @@ class NarrowWorkspace(Workspace):
     def _weights_call(self) -> Call:
         """Return the launch that computes the gradients of all layers' weights, where layers have channels."""
         fields = {"slabs": self._slabs, "size": self._size}
-        launch = geometry.channels_weights(self._n_slabs, self._ranges_of_block)
+        launch = self._spread(geometry.channels_weights(self._n_slabs, self._ranges_of_block))
         return self._call("fused_narrow_channels_weights", launch, fields | {"of_block": self._ranges_of_block})
 
     @property

@@ -16,8 +16,8 @@ UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 _LOGITS = declared("fused/shared/logits.cu")
 LOGITS_THREADS, LOGITS_GRAPHS = (_LOGITS.constant(name) for name in ("LOGITS_THREADS", "LOGITS_GRAPHS"))
-JOIN_FEATURES, JOIN_GRAPHS = (
-    declared("fused/shared/join.cu").constant(name) for name in ("JOIN_FEATURES", "JOIN_GRAPHS")
+JOIN_FEATURES, JOIN_GRAPHS, JOIN_FLOATS = (
+    declared("fused/shared/join.cuh").constant(name) for name in ("JOIN_FEATURES", "JOIN_GRAPHS", "JOIN_FLOATS")
 )
 MANY_FEATURES = 128  # of whole graphs, from which a launch of their own multiplies them
 PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")

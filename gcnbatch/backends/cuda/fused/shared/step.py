@@ -392,15 +392,28 @@ class Workspace(ABC):
 
         In training, the readout reads before its wait what this leaves, so another layer is between the two.
         """
-        joined = self._joined
+        launch, fields = self._join()
+        return [self._call("fused_join", launch, fields)] if launch.blocks else []
+
+    def _join(self) -> tuple[Launch, dict[str, Any]]:
+        """Return geometry and arguments (fused/shared/join.cuh) of these products; without many features, no blocks."""
+        joined, graphs = self._joined, self.capacity.graphs
         if joined is None:
-            return []
+            nothing = dict.fromkeys(("out", "size", "features", "weight"))
+            return geometry.join(graphs, 0), {
+                **nothing,
+                "members": self._members,
+                "D": 0,
+                "P": 0,
+                "graphs": 0,
+                "of_split": 0,
+            }
         splits, first, n_features = joined.shape[0], self._stack.graphs[0], self._n_features
         weight = self._model.parameter(first.weight + (first.n_in - n_features) * first.n_out, n_features * first.n_out)
         fields: dict[str, Any] = {"out": joined, "size": self._size, "features": self._graph_features, "weight": weight}
-        fields |= {"D": n_features, "P": first.n_out}
-        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
-        return [self._call("fused_join", geometry.join(self.capacity.graphs, splits), fields)]
+        fields |= {"D": n_features, "P": first.n_out, "graphs": graphs, "members": self._members}
+        fields |= {"of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
+        return geometry.join(graphs, splits), fields
 
     def _readout_call(self) -> Call:
         """Return the launch of the readout for any model."""
@@ -410,14 +423,19 @@ class Workspace(ABC):
         slots = geometry.READOUT_BLOCKS * self._device.multiprocessors
         blocks = geometry.blocks(self._graph_parts, len(self.launched), slots)
         entry = "fused_weighted_readout" if stack.weighted else "fused_readout"
-        launch = geometry.readout(blocks, width, stack.rows_at, self._held_rows)
+        launch = geometry.readout(blocks, width, self._rows_at, self._held_rows)
         return self._call(entry, launch, self._readout_fields())
+
+    @property
+    def _rows_at(self) -> int:
+        """Where a block of the readout holds rows of a graph in its shared memory, in floats."""
+        return self._stack.rows_at
 
     @property
     def _held_rows(self) -> int:
         """Rows of a graph that a block of the readout holds in shared memory."""
         limit, largest = geometry.shared_limit(self._device.compute_capability), self._data.capacity(1).rows
-        return geometry.held_rows(largest, self._stack.nodes[-1].n_out, self._stack.rows_at, limit)
+        return geometry.held_rows(largest, self._stack.nodes[-1].n_out, self._rows_at, limit)
 
     @property
     def _graph_blocks(self) -> int:
@@ -435,7 +453,7 @@ class Workspace(ABC):
         fields |= {"features": self._graph_features, "D": self._n_features, "joined": self._joined}
         fields |= {"n_joined": self._joined.shape[0] if self._joined is not None else 0, "graphs": self.capacity.graphs}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.readout_floats}
-        fields |= {"first_rows": stack.first_rows, "rows_at": stack.rows_at, "held_rows": self._held_rows}
+        fields |= {"first_rows": stack.first_rows, "rows_at": self._rows_at, "held_rows": self._held_rows}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
         return fields | {"readouts": self._readouts, "loss": LOSSES[stack.loss]}
 

@@ -24,6 +24,7 @@ from gcnbatch.runners.fused_stack import describe
 from tests.backends.cuda.fused.host import workspace
 from tests.training.runs import configure, write_set
 
+HIDDEN = "readout_64x128"
 PLAIN = ["forward_first_64x1", "forward_64x1", "readout_64x1"]
 MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
     "64 columns, 1 channel": ((), {}, PLAIN),
@@ -32,6 +33,15 @@ MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
     "max": (("model.readout=max",), {}, [*PLAIN[:2], "fused_readout"]),
     "two dense layers on graphs": (("model.head=[8]",), {}, [*PLAIN[:2], "fused_readout"]),
     "features of graphs": ((), {"graph_features": 3}, [*PLAIN[:2], "fused_readout"]),
+    "a hidden layer": (("model.head=[128]",), {}, [*PLAIN[:2], HIDDEN]),
+    "a hidden layer, dropout": (("model.head=[128]", "model.dropout=0.5"), {}, ["forward", "forward", HIDDEN]),
+    "a hidden layer, few features": (("model.head=[128]",), {"graph_features": 3}, [*PLAIN[:2], "fused_readout"]),
+    "a hidden layer, an output more": (("model.head=[128]",), {"n_tasks": 17}, [*PLAIN[:2], "fused_readout"]),
+    "a hidden layer, two readouts": (
+        ("model.head=[128]", "model.readout=sum,mean"),
+        {},
+        [*PLAIN[:2], "fused_readout"],
+    ),
     "as many outputs as warps": ((), {"n_tasks": 16}, PLAIN),
     "an output more": ((), {"n_tasks": 17}, [*PLAIN[:2], "fused_readout"]),
     "no batch norm": (("model.norm=none",), {}, PLAIN),
@@ -184,7 +194,7 @@ def test_a_gpu_with_little_shared_memory_keeps_the_block_kernels(tmp_path: Path)
     assert found == [True, True, True, False, False]  # teams of four warps and the readout take little
 
 
-CHANNEL_LAUNCHES = (geometry.channels_forward, geometry.channels_backward)
+CHANNEL_LAUNCHES = geometry.CHANNEL_LAUNCHES.values()
 
 
 @pytest.mark.parametrize("assignments", [(), ("model.dropout=0.5",), ("model.head=[8]", "model.norm=none")])
@@ -210,6 +220,8 @@ def test_layers_of_64_columns_and_channels_have_kernels_that_skip_zeros(
     assert splits <= blocks[0] <= max(splits, (2 if splits > 1 else 1) * 132 // members)
     slabs = 2 * 3 + -(-at._columns_of_u(0) // 64)
     assert calls[-1].launch.grid[0] == geometry.LANES * slabs
+    for call in (calls[0], calls[-1]):  # a block has a multiprocessor where there are as many
+        assert (call.launch.shared > (shared_limit((9, 0)) - 1024) // 2) == (call.launch.blocks <= 132)
 
 
 @pytest.mark.parametrize(
@@ -242,3 +254,9 @@ def test_blocks_share_a_tile_where_the_weights_of_all_columns_do_not_fit() -> No
     limits = [shared_limit(capability) for capability in ((9, 0), (8, 6))]
     found = {channels: [geometry.channel_splits(channels, 16, limit) for limit in limits] for channels in (2, 9, 11)}
     assert found == {2: [1, 1], 9: [1, 4], 11: [4, 4]}
+
+
+def test_every_share_of_the_columns_has_kernels() -> None:
+    entries = Sources(cuda_sources()).entries
+    names = [f"{phase}{share}" for phase in geometry.CHANNEL_LAUNCHES for share in geometry.SHARES.values()]
+    assert {f"fused_narrow_channels_{name}" for name in names} <= set(entries)
