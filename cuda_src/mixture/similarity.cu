@@ -16,11 +16,12 @@
 constexpr int BITS = 4;  // of a column
 constexpr int WORD_COLUMNS = 32 / BITS;
 constexpr int TILE = 64, SIDE = 16;  // molecules and landmarks of a block; its threads are SIDE x SIDE
-constexpr int OWN = TILE / SIDE;     // of them a thread's
-constexpr int VECTORS = 8;           // of four words, of each molecule, in shared memory at once
-constexpr int DEPTH = 32;            // scores, likewise
-constexpr int OUTPUTS = 8;           // columns of y that a block sums
-constexpr int ROW_THREADS = 256;     // of a block that sums them
+constexpr int PAIR_THREADS = SIDE * SIDE;
+constexpr int OWN = TILE / SIDE;  // of them a thread's
+constexpr int VECTORS = 8;        // of four words, of each molecule, in shared memory at once
+constexpr int DEPTH = 32;         // scores, likewise
+constexpr int OUTPUTS = 8;        // columns of y that a block sums
+constexpr int ROW_THREADS = 256;  // of a block that sums them
 
 // ----------------------------------------------------------------------------------------------- bits of fingerprints
 
@@ -71,7 +72,7 @@ struct SimilarityParams {
 // Vectors [first, first + VECTORS) of a fingerprint of TILE molecules to shared memory; 0 beyond the last.
 __device__ __forceinline__ void similarity_stage(uint4 (&tile)[VECTORS][TILE + 1], const SimilarityMolecules& of,
                                                  int begin, long long stride, long long start, int first, int vectors) {
-  for (int place = threadIdx.x; place < TILE * VECTORS; place += SIDE * SIDE) {
+  for (int place = threadIdx.x; place < TILE * VECTORS; place += PAIR_THREADS) {
     const int row = place / VECTORS, vector = place % VECTORS;
     const bool exists = begin + row < of.n && first + vector < vectors;
     const uint4* words = reinterpret_cast<const uint4*>(of.words) + (begin + row) * stride + start + first + vector;
@@ -82,7 +83,7 @@ __device__ __forceinline__ void similarity_stage(uint4 (&tile)[VECTORS][TILE + 1
 // Scores [first, first + DEPTH) of TILE molecules to shared memory; 0 beyond the last.
 __device__ __forceinline__ void similarity_stage(float (&tile)[DEPTH][TILE + 1], const SimilarityMolecules& of,
                                                  int begin, int first, int D) {
-  for (int place = threadIdx.x; place < TILE * DEPTH; place += SIDE * SIDE) {
+  for (int place = threadIdx.x; place < TILE * DEPTH; place += PAIR_THREADS) {
     const int row = place / DEPTH, k = place % DEPTH;
     const bool exists = begin + row < of.n && first + k < D;
     tile[k][row] = exists ? of.scores[(long long)(begin + row) * D + first + k] : 0.f;
@@ -213,7 +214,7 @@ KERNEL(similarity_bits, SimilarityBitsParams, (BLOCK_THREADS), similarity_set_bi
 // Source: own; tiles as in dense/matmul.cu. Launch: 256 threads; 4,096 molecules and 11,800 landmarks: 64 x 185 blocks.
 // Shared memory: 16.6 KB; rows are padded by one element, so that the lanes that store a molecule's use other banks.
 // Bound by population counts, 16 a multiprocessor and cycle: n M words / 16.
-KERNEL(similarity_of_pairs, SimilarityParams, (SIDE * SIDE, 2), similarity_tile);
+KERNEL(similarity_of_pairs, SimilarityParams, (PAIR_THREADS, 2), similarity_tile);
 
 // Source: own. Launch: a block for each molecule and OUTPUTS columns. Traffic: reads 4 n M bytes for OUTPUTS columns.
 KERNEL(similarity_products, SimilarityProductsParams, (ROW_THREADS), similarity_sum_row);

@@ -17,7 +17,7 @@ from gcnbatch.errors import InputError
 
 _SOURCE = declared("mixture/similarity.cu")
 TILE: int = _SOURCE.constant("TILE")
-SIDE: int = _SOURCE.constant("SIDE")
+PAIR_THREADS: int = _SOURCE.constant("PAIR_THREADS")
 OUTPUTS: int = _SOURCE.constant("OUTPUTS")
 ROW_THREADS: int = _SOURCE.constant("ROW_THREADS")
 WORD_COLUMNS: int = _SOURCE.constant("WORD_COLUMNS")
@@ -59,7 +59,7 @@ def pairs(molecules: int, landmarks: int) -> Launch:
     >>> pairs(4096, 11_817).grid
     (64, 185, 1)
     """
-    return Launch((ceil_div(molecules, TILE), ceil_div(landmarks, TILE), 1), (SIDE * SIDE, 1, 1))
+    return Launch((ceil_div(molecules, TILE), ceil_div(landmarks, TILE), 1), (PAIR_THREADS, 1, 1))
 
 
 class DeviceSimilarity:
