@@ -153,9 +153,9 @@ def beside_networks(
 ) -> Iterator[dict[str, Others | None]]:
     """Yield, for each block, what returns the fitted kernel and trees, and their out-of-fold outputs.
 
-    None without a mixture. They are kept in the run's folder until the block is finished. `gpu` may
-    invert the kernel. `early`: another process fits them while this one trains
-    the networks, that of `workers` if it has been started. `quiet`: show no progress. `say` is called with notes.
+    None without a mixture. They are kept in the run's folder until the block is finished. `gpu` may invert the kernel.
+    `early`: another process fits them while this one trains the networks, that of `workers` if it has been started.
+    `quiet`: show no progress. `say` is called with notes.
     """
     found: dict[str, Others | None] = dict.fromkeys(of_blocks)
     with ExitStack() as stack:
@@ -226,7 +226,7 @@ def _fit_others(
         if one_sided and dataset.censored is not None:
             problem = replace(problem, bounds=Bounds(dataset.y[rows], dataset.censored[rows]))
         molecules = mixed.molecules(dataset.header, dataset.feature_tables(rows))
-        invert = None if gpu is None else Inverter(gpu)
+        invert = None if gpu is None or len(rows) < gpu.least else Inverter(gpu)
         found = fit_members(problem, molecules, advance, invert)
     mixed.keep(folder, found)
     if invert is not None:

@@ -28,7 +28,7 @@ class Gpu(NamedTuple):
     device : int
     options : CudaConfig
     least : int
-        Rows from which it inverts the kernel.
+        Training rows from which it inverts the kernel.
     """
 
     name: str
@@ -52,8 +52,6 @@ class Inverter:
 
     def __call__(self, molecules: Prepared, weight: float, diagonal: NDArray[np.float64]) -> Inverse | None:
         """Return the inverse of the molecules' kernel with a diagonal (n,) added; None where it cannot."""
-        if len(molecules) < self._gpu.least:
-            return None
         try:
             if self._ops is None:
                 with span("open the backend"):
