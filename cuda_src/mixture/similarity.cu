@@ -214,7 +214,12 @@ KERNEL(similarity_bits, SimilarityBitsParams, (BLOCK_THREADS), similarity_set_bi
 // Source: own; tiles as in dense/matmul.cu. Launch: 256 threads; 4,096 molecules and 11,800 landmarks: 64 x 185 blocks.
 // Shared memory: 16.6 KB; rows are padded by one element, so that the lanes that store a molecule's use other banks.
 // Bound by population counts, 16 a multiprocessor and cycle: n M words / 16.
-KERNEL(similarity_of_pairs, SimilarityParams, (PAIR_THREADS, 2), similarity_tile);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int PAIR_BLOCKS = 1;  // for two, registers would be spilled
+#else
+constexpr int PAIR_BLOCKS = 2;
+#endif
+KERNEL(similarity_of_pairs, SimilarityParams, (PAIR_THREADS, PAIR_BLOCKS), similarity_tile);
 
 // Source: own. Launch: a block for each molecule and OUTPUTS columns. Traffic: reads 4 n M bytes for OUTPUTS columns.
 KERNEL(similarity_products, SimilarityProductsParams, (ROW_THREADS), similarity_sum_row);
