@@ -295,9 +295,9 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
     const Stage& stage = *of.members.of_step(params.stage);
     const int* progress = of.members.of_step(of.progress);
     if (SHARES_LAUNCHES && !params.stages_by_blocks) {
-      stage_batch<Stagers<SHARES_LAUNCHES>, true>(stage, progress, blockIdx.x, n_stages, wait);
+      stage_batch_early<Stagers<SHARES_LAUNCHES>>(stage, progress, blockIdx.x, n_stages, wait);
     } else {
-      stage_batch<StagersOfBlock, true>(stage, progress, blockIdx.x, n_stages, wait);
+      stage_batch_early<StagersOfBlock>(stage, progress, blockIdx.x, n_stages, wait);
     }
     return;
   }

@@ -75,9 +75,8 @@ struct Stagers {
   }
 };
 
-constexpr int SECTOR = 32;  // bytes of an L2 sector
-// float4 loads of a lane in flight, as registers allow; a graph of 19 nodes has 12 of 80 columns.
-constexpr int QUADS_AT_ONCE = 5;
+constexpr int SECTOR = 32;                 // bytes of an L2 sector
+constexpr int QUADS = 6, QUADS_EARLY = 5;  // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
 
 using StagersOfBlock = Stagers<false>;
 
@@ -136,7 +135,7 @@ struct Rows {
 };
 
 // Write rows first … first + n - 1 of U from the data set, or zeros if `source` is null.
-template <class Team>
+template <class Team, int QUADS_AT_ONCE = QUADS>
 __device__ __forceinline__ void stage_x(const Stage& at, int first, const float* source, int n) {
   const int K = at.K, chunks = K / 4, rows = static_cast<int>(at.panel_rows);
   const float4* from = reinterpret_cast<const float4*>(source);
@@ -196,19 +195,84 @@ struct SourceGraph {
   }
 };
 
-// Stage the next step; the teams of block `block` of `blocks` take graphs in turn with those of the other blocks. A member without
-// a step in this epoch gets an empty batch, B = 0: it is idle. Before `wait`, a team reads the plan and prefetches its graph into
-// L2. It writes after `wait` only, because other blocks may still read the current batch. `wait` may be called more than once.
-// IS_FREE: the previous kernel reads no more of it than its size, its rows of U, and where rows of A begin. The rest is then written
-// before `wait`.
-// `progress` is that of `at`; warps read it without waiting for `at`.
-template <class Team, bool IS_FREE = false, class Wait>
-__device__ __forceinline__ void stage_batch(const Stage& at, const int* progress, int block, int blocks, Wait wait) {
+// Write rows row … row + n - 1 of U, which begin at `source` in the data set, or where they are.
+template <class Team, int QUADS_AT_ONCE>
+__device__ __forceinline__ void stage_nodes(const Stage& at, int row, int source, int n) {
+  if (at.x) {
+    stage_x<Team, QUADS_AT_ONCE>(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
+  } else {
+#pragma unroll 1
+    for (int r = Team::rank(); r < n; r += Team::size()) at.source[row + r] = source + r;
+  }
+}
+
+// A member's next step; `progress` is that of `at`, which warps read without waiting for `at`.
+struct NextStep {
+  int step, epoch, begin, B, pointers;  // its graphs begin at `begin` in the plan, their places at `pointers`
+  bool exists;                          // otherwise B = 0
+};
+
+template <class Team>
+__device__ __forceinline__ NextStep next_step(const Stage& at, const int* progress) {
   const int step = Progress::read(Team::ARE_WARPS ? progress : at.progress).next;
   const int4 steps = *reinterpret_cast<const int4*>(at.progress + Progress::FIRST);  // first, end, epoch
   const bool exists = step >= steps.x && step < steps.y;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
-  const int pointers = begin + step, C = at.C, T = at.T, of_node = at.rows_of_node;
+  return {step, steps.z, begin, B, begin + step, exists};
+}
+
+// Stage the next step; the teams of block `block` of `blocks` take graphs in turn with those of the other blocks. A member without
+// a step in this epoch gets an empty batch, B = 0: it is idle. Before `wait`, a team reads the plan and prefetches its graph into
+// L2. It writes after `wait` only, because other blocks may still read the current batch. `wait` may be called more than once.
+template <class Team, class Wait>
+__device__ __forceinline__ void stage_batch(const Stage& at, const int* progress, int block, int blocks, Wait wait) {
+  const auto [step, epoch, begin, B, pointers, exists] = next_step<Team>(at, progress);
+  const int C = at.C, T = at.T, of_node = at.rows_of_node;
+#pragma unroll 1
+  for (int b = Team::number(block); b < B; b += Team::in_all(blocks)) {
+    const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
+    const SourceGraph<Team> found(at, graph);
+    const int source = found.first, edge = at.edges[pointers + b];
+    const Rows<Team> rows = found.rows(at, n, of_node);
+    rows.ask(n * of_node);
+    prefetch<Team>(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
+    prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);
+    const float* features = at.set_features + graph * at.D;
+    prefetch<Team>(features, static_cast<int>(at.D));
+    wait();
+    if (Team::rank() == 0) at.node_ptr[b] = row;
+    rows.stage(at.indptr, at.indices, at.values, row * of_node, n * of_node, edge, of_node == C ? row : row * C);
+    if (at.t_indptr) {
+      const Rows<Team> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
+      t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
+    }
+    stage_nodes<Team, QUADS>(at, row, source, n);
+    Team::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
+               [](int bits) { return bits; });
+    stage_features<Team>(at, b, features);
+  }
+  wait();
+  if (block == 0 && threadIdx.x == 0) {
+    const int N = exists ? at.nodes[pointers + B] : 0;
+    BatchSize::write(at.size, N, B, step, epoch);
+    if (!exists) return;
+    at.node_ptr[B] = N;
+    at.indptr[N * of_node] = at.edges[pointers + B];
+    if (at.t_indptr) at.t_indptr[N * C] = at.t_edges[pointers + B];
+  }
+  if (exists && block == 0 && at.panel_rows) {
+    const int N = at.nodes[pointers + B];
+    stage_x<StagersOfBlock>(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
+  }
+}
+
+// The same beside a kernel that reads no more of the current batch than its size, its rows of U, and where rows of A begin: all
+// else is written before `wait`. Registers are short: a lane has fewer loads of U in flight.
+template <class Team, class Wait>
+__device__ __forceinline__ void stage_batch_early(const Stage& at, const int* progress, int block, int blocks,
+                                                  Wait wait) {
+  const auto [step, epoch, begin, B, pointers, exists] = next_step<Team>(at, progress);
+  const int C = at.C, T = at.T, of_node = at.rows_of_node;
 #pragma unroll 1
   for (int b = Team::number(block); b < B; b += Team::in_all(blocks)) {
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
@@ -216,46 +280,31 @@ __device__ __forceinline__ void stage_batch(const Stage& at, const int* progress
     const int source = found.first, edge = at.edges[pointers + b];
     const Rows<Team> rows = found.rows(at, n, of_node);
     const float* features = at.set_features + graph * at.D;
-    const auto stage_entries = [&] {
+    const auto stage_rest = [&] {
       if (Team::rank() == 0) at.node_ptr[b] = row;
       rows.stage_entries(at.indices, at.values, edge, of_node == C ? row : row * C);
-    };
-    const auto stage_numbers = [&] {
       Team::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
                  [](int bits) { return bits; });
       stage_features<Team>(at, b, features);
     };
-    const float* x = at.set_x + static_cast<long long>(source) * at.K;
-    if constexpr (IS_FREE) {
-      rows.ask_starts(n * of_node);
-      prefetch<Team>(x, n * static_cast<int>(at.K));
-      stage_entries(), stage_numbers();
-    } else {
-      rows.ask(n * of_node);
-      prefetch<Team>(x, n * static_cast<int>(at.K));
-      prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);
-      prefetch<Team>(features, static_cast<int>(at.D));
-    }
+    rows.ask_starts(n * of_node);
+    prefetch<Team>(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
+    stage_rest();
     wait();
     rows.stage_starts(at.indptr, row * of_node, n * of_node, edge);
-    if constexpr (!IS_FREE) stage_entries();
     if (at.t_indptr) {
       const Rows<Team> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
-      t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
+      const int t_edge = at.t_edges[pointers + b];
+      t_rows.stage_starts(at.t_indptr, row * C, n * C, t_edge);
+      t_rows.stage_entries(at.t_indices, at.t_values, t_edge, row);
     }
-    if (at.x) {
-      stage_x<Team>(at, row, x, n);
-    } else {
-#pragma unroll 1
-      for (int r = Team::rank(); r < n; r += Team::size()) at.source[row + r] = source + r;
-    }
-    if constexpr (!IS_FREE) stage_numbers();
+    stage_nodes<Team, QUADS_EARLY>(at, row, source, n);
   }
   const int N = exists && block == 0 ? at.nodes[pointers + B] : 0;
   const bool writes_end = exists && block == 0 && threadIdx.x == 0;
   const int end = writes_end ? at.edges[pointers + B] : 0;
   wait();
-  if (block == 0 && threadIdx.x == 0) BatchSize::write(at.size, N, B, step, steps.z);
+  if (block == 0 && threadIdx.x == 0) BatchSize::write(at.size, N, B, step, epoch);
   if (writes_end) {
     at.node_ptr[B] = N;
     at.indptr[N * of_node] = end;
