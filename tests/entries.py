@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, Compared, Fingerprint, Nodes, Runner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cpu import CpuBackend
+from gcnbatch.backends.mixtures import Compared, Fingerprint, Nodes
 from gcnbatch.backends.registry import BackendEntry, BackendStatus
 from gcnbatch.errors import MachineError
 from gcnbatch.runners import ops
@@ -116,7 +117,7 @@ class ComparingBackend(NamedBackend):
 
 @dataclass
 class HostSimilarity:
-    """`gcnbatch.backends.base.Similarity` by whole matrices of float64."""
+    """`gcnbatch.backends.mixtures.Similarity` by whole matrices of float64."""
 
     rows: list[int]
     landmarks: Compared
@@ -138,7 +139,7 @@ class HostSimilarity:
 
 
 class HostInverse:
-    """`gcnbatch.backends.base.Inverse` of a matrix (n, n)."""
+    """`gcnbatch.backends.mixtures.Inverse` of a matrix (n, n)."""
 
     def __init__(self, matrix: NDArray[np.float64]) -> None:
         self._inverse = np.linalg.inv(matrix)
@@ -155,7 +156,7 @@ class HostInverse:
 
 @dataclass
 class HostForest:
-    """`gcnbatch.backends.base.Forest`, row by row."""
+    """`gcnbatch.backends.mixtures.Forest`, row by row."""
 
     trees: Nodes
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends import base
+from gcnbatch.backends import mixtures
+from gcnbatch.backends.base import Backend
 from gcnbatch.mixture import Members, Molecules, Prepared
 from gcnbatch.mixture.forest import Forest, ordered
 from gcnbatch.mixture.kernel import KernelRidge
@@ -32,11 +33,11 @@ class OnBackend:
     """
 
     members: Members
-    kernel: tuple[KernelRidge, base.Similarity] | None
-    trees: tuple[Trees, list[base.Forest]] | None
+    kernel: tuple[KernelRidge, mixtures.Similarity] | None
+    trees: tuple[Trees, list[mixtures.Forest]] | None
 
     @classmethod
-    def of(cls, members: Members, backend: base.Backend) -> OnBackend | None:
+    def of(cls, members: Members, backend: Backend) -> OnBackend | None:
         """Return members on a backend; None if it leaves them to the host."""
         if (ops := backend.mixture_ops()) is None:
             return None
@@ -67,6 +68,6 @@ class OnBackend:
         return found
 
 
-def _nodes(forest: Forest) -> base.Nodes:
+def _nodes(forest: Forest) -> mixtures.Nodes:
     nodes, leaves = forest.packed
-    return base.Nodes(nodes, leaves.astype(np.int32), forest.roots.astype(np.int32), forest.values)
+    return mixtures.Nodes(nodes, leaves.astype(np.int32), forest.roots.astype(np.int32), forest.values)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Inverse, MixtureOps
+from gcnbatch.backends.mixtures import Inverse, MixtureOps
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import DeviceLost, MachineError
 from gcnbatch.mixture import Prepared

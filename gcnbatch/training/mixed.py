@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from gcnbatch import folders, metrics, philox
-from gcnbatch.backends.base import Compared, Fingerprint
+from gcnbatch.backends.mixtures import Compared, Fingerprint
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.featurizer_options import ATOM_PAIR
 from gcnbatch.data.graph_features import FeatureTable

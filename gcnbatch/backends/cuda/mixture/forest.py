@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Nodes
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.backends.mixtures import Nodes
 
 TREE_THREADS: int = declared("mixture/forest.cu").constant("TREE_THREADS")
 
@@ -24,7 +24,7 @@ def rows(count: int) -> Launch:
 
 
 class DeviceForest:
-    """`gcnbatch.backends.base.Forest` on a device.
+    """`gcnbatch.backends.mixtures.Forest` on a device.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def block(rows: int) -> Launch:
 
 
 class DeviceInverse:
-    """`gcnbatch.backends.base.Inverse` on a device.
+    """`gcnbatch.backends.mixtures.Inverse` on a device.
 
     Parameters
     ----------

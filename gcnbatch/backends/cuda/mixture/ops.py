@@ -1,4 +1,4 @@
-"""`gcnbatch.backends.base.MixtureOps` on a device."""
+"""`gcnbatch.backends.mixtures.MixtureOps` on a device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Compared, Nodes
 from gcnbatch.backends.cuda.mixture.forest import DeviceForest
 from gcnbatch.backends.cuda.mixture.inverse import DeviceInverse
 from gcnbatch.backends.cuda.mixture.similarity import DeviceSimilarity
 from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.mixtures import Compared, Nodes
 
 
 class DeviceMixtureOps(NamedTuple):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Compared
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.backends.mixtures import Compared
 from gcnbatch.errors import InputError
 
 _SOURCE = declared("mixture/similarity.cu")
@@ -63,7 +63,7 @@ def pairs(molecules: int, landmarks: int) -> Launch:
 
 
 class DeviceSimilarity:
-    """`gcnbatch.backends.base.Similarity` on a device.
+    """`gcnbatch.backends.mixtures.Similarity` on a device.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class DeviceSimilarity:
         self._there: OnDevice | None = None
 
     def products(self, molecules: Compared, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the products (n, K) of similarities with weights (M, K); see `gcnbatch.backends.base.Similarity`."""
+        """Return the products (n, K) of similarities with weights (M, K), summed in float64."""
         device, (M, K) = self._device, weights.shape
         found = np.empty((len(molecules.scores), K))
         of_landmarks = device.upload(weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcnbatch.backends.base import Nodes
+from gcnbatch.backends.mixtures import Nodes
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.mixture.forest import VALUES, Forest, grow, ordered
 

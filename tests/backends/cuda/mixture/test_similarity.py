@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.base import Compared
 from gcnbatch.backends.cuda.mixture import similarity as on_device
 from gcnbatch.backends.cuda.mixture.similarity import OUTPUTS, TILE, DeviceSimilarity, bits, pairs, sums
+from gcnbatch.backends.mixtures import Compared
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.errors import InputError
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared

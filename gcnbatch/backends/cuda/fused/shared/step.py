@@ -399,15 +399,9 @@ class Workspace(ABC):
         """Return geometry and arguments (fused/shared/join.cuh) of these products; without many features, no blocks."""
         joined, graphs = self._joined, self.capacity.graphs
         if joined is None:
-            nothing = dict.fromkeys(("out", "size", "features", "weight"))
-            return geometry.join(graphs, 0), {
-                **nothing,
-                "members": self._members,
-                "D": 0,
-                "P": 0,
-                "graphs": 0,
-                "of_split": 0,
-            }
+            arrays, sizes = ("out", "size", "features", "weight"), ("D", "P", "graphs", "of_split")
+            nothing = dict.fromkeys(arrays) | dict.fromkeys(sizes, 0)
+            return geometry.join(graphs, 0), nothing | {"members": self._members}
         splits, first, n_features = joined.shape[0], self._stack.graphs[0], self._n_features
         weight = self._model.parameter(first.weight + (first.n_in - n_features) * first.n_out, n_features * first.n_out)
         fields: dict[str, Any] = {"out": joined, "size": self._size, "features": self._graph_features, "weight": weight}
